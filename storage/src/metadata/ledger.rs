@@ -1,0 +1,370 @@
+//! The record of a ledger and the changes it may go through.
+//!
+//! ```text
+//!   (absent) ── created ──► Open ──────────── closed ──────────► Closed(end)   final
+//!                            │  ▲                                    ▲
+//!                            │  └─ ensemble_changed                  │
+//!                            └──── in_recovery ──► InRecovery ─ closed
+//! ```
+//! Each transition is a pure function from a record to a record; the store's compare-and-set makes it happen once.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+
+use crate::entry::{DigestType, Password};
+use crate::id::{BookieId, EntryId, Shown};
+use crate::quorum::QuorumSizes;
+
+/// What the metadata store knows of a ledger. Values of this type satisfy every validity rule of the record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LedgerMetadata {
+    state: LedgerState,
+    sizes: QuorumSizes,
+    digest: DigestType,
+    password: Password,
+    ensembles: BTreeMap<EntryId, Vec<BookieId>>,
+    ctime: Option<i64>,
+    creation_token: u64,
+    custom: BTreeMap<String, Vec<u8>>,
+    /// Fields of the stored record that this version does not know, kept so that a rewrite loses nothing.
+    pub(super) unknown_fields: Bytes,
+}
+
+/// Where a ledger stands in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LedgerState {
+    /// One writer may append.
+    Open,
+    /// Somebody is finding out where it ends; the writer is fenced.
+    InRecovery,
+    /// It ends here, for ever.
+    Closed(LedgerEnd),
+}
+
+/// Where a closed ledger ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LedgerEnd {
+    /// The last entry; none if the ledger is empty.
+    pub last_entry: Option<EntryId>,
+    /// Payload bytes of all its entries.
+    pub length: u64,
+}
+
+/// A record that breaks a rule, and which.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidMetadata {
+    /// There is no ensemble for entry 0.
+    #[error("the first ensemble must start at entry 0, this record has {first}")]
+    FirstEnsemble {
+        /// Where the first one starts, or "none".
+        first: String,
+    },
+    /// An ensemble has another number of members than the ensemble size.
+    #[error("the ensemble from entry {from} has {members} members, the ensemble size is {size}")]
+    EnsembleSize {
+        /// First entry of the ensemble.
+        from: EntryId,
+        /// How many members it has.
+        members: usize,
+        /// How many it must have.
+        size: usize,
+    },
+    /// A fragment starts beyond the end of a closed ledger.
+    #[error("an ensemble starts at entry {from}, but the closed ledger's last entry is {}", Shown(*last_entry))]
+    EnsembleBeyondEnd {
+        /// First entry of the ensemble.
+        from: EntryId,
+        /// Last entry of the ledger.
+        last_entry: Option<EntryId>,
+    },
+    /// An empty ledger with bytes in it.
+    #[error("a closed ledger without entries has length 0, not {length}")]
+    LengthWithoutEntries {
+        /// The length in the record.
+        length: u64,
+    },
+}
+
+/// A change that the state of the record does not allow.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidTransition {
+    /// The ledger is closed.
+    #[error("the ledger is closed at entry {}; its end is final", Shown(.0.last_entry))]
+    Closed(LedgerEnd),
+    /// The ledger is being recovered.
+    #[error("the ledger is in recovery; its writer is fenced")]
+    InRecovery,
+    /// A new ensemble may not start before the last one: what lies before it is confirmed where it is.
+    #[error("an ensemble cannot start at entry {key}, before the last one at {last_key}")]
+    KeyBeforeLast {
+        /// The start asked for.
+        key: EntryId,
+        /// The start of the last ensemble.
+        last_key: EntryId,
+    },
+    /// The result would break a rule of the record.
+    #[error(transparent)]
+    Invalid(#[from] InvalidMetadata),
+}
+
+/// The parts of a record, for the codec.
+pub(super) struct Parts {
+    pub(super) state: LedgerState,
+    pub(super) sizes: QuorumSizes,
+    pub(super) digest: DigestType,
+    pub(super) password: Password,
+    pub(super) ensembles: BTreeMap<EntryId, Vec<BookieId>>,
+    pub(super) ctime: Option<i64>,
+    pub(super) creation_token: u64,
+    pub(super) custom: BTreeMap<String, Vec<u8>>,
+    pub(super) unknown_fields: Bytes,
+}
+
+impl LedgerMetadata {
+    /// The record of a new, open ledger. `creation_token`, below 2^63, tells its creator's record from all others.
+    ///
+    /// # Errors
+    /// [`InvalidMetadata::EnsembleSize`] if `ensemble` does not have the members that `sizes` asks for.
+    pub fn created(
+        sizes: QuorumSizes,
+        password: Password,
+        ensemble: Vec<BookieId>,
+        creation_token: u64,
+        custom: BTreeMap<String, Vec<u8>>,
+    ) -> Result<Self, InvalidMetadata> {
+        Self::from_parts(Parts {
+            state: LedgerState::Open,
+            sizes,
+            digest: DigestType::Crc32c,
+            password,
+            ensembles: BTreeMap::from([(EntryId::FIRST, ensemble)]),
+            ctime: None,
+            creation_token,
+            custom,
+            unknown_fields: Bytes::new(),
+        })
+    }
+
+    pub(super) fn from_parts(parts: Parts) -> Result<Self, InvalidMetadata> {
+        let Parts { state, sizes, digest, password, ensembles, ctime, creation_token, custom, unknown_fields } = parts;
+        let metadata =
+            Self { state, sizes, digest, password, ensembles, ctime, creation_token, custom, unknown_fields };
+        metadata.validate()?;
+        Ok(metadata)
+    }
+
+    /// Open, or in recovery, to closed at the given end.
+    ///
+    /// # Errors
+    /// [`InvalidTransition::Closed`] if it is closed already, wherever that was, and
+    /// [`InvalidTransition::Invalid`] if `last_entry` lies before what the ensembles prove to be confirmed.
+    pub fn closed(&self, last_entry: Option<EntryId>, length: u64) -> Result<Self, InvalidTransition> {
+        if let LedgerState::Closed(end) = self.state {
+            return Err(InvalidTransition::Closed(end));
+        }
+        let end = LedgerEnd { last_entry, length };
+        self.with(|next| next.state = LedgerState::Closed(end))
+    }
+
+    /// Open to in recovery. A record that is in recovery stays so.
+    ///
+    /// # Errors
+    /// [`InvalidTransition::Closed`].
+    pub fn in_recovery(&self) -> Result<Self, InvalidTransition> {
+        match self.state {
+            LedgerState::Closed(end) => Err(InvalidTransition::Closed(end)),
+            LedgerState::Open | LedgerState::InRecovery => self.with(|next| next.state = LedgerState::InRecovery),
+        }
+    }
+
+    /// Lets `members` hold the entries from `key` on; the members of an ensemble that starts there are replaced.
+    /// `key` must be LAC + 1 of the ledger's one writer, or readers will believe in entries that are not confirmed.
+    ///
+    /// # Errors
+    /// Any [`InvalidTransition`]: the ledger must be open and `key` not before the last ensemble's.
+    pub fn ensemble_changed(&self, key: EntryId, members: Vec<BookieId>) -> Result<Self, InvalidTransition> {
+        match self.state {
+            LedgerState::Closed(end) => return Err(InvalidTransition::Closed(end)),
+            LedgerState::InRecovery => return Err(InvalidTransition::InRecovery),
+            LedgerState::Open => {}
+        }
+        let (last_key, _) = self.last_ensemble();
+        if key < last_key {
+            return Err(InvalidTransition::KeyBeforeLast { key, last_key });
+        }
+        self.with(|next| {
+            next.ensembles.insert(key, members);
+        })
+    }
+
+    /// Where the ledger stands.
+    #[must_use]
+    pub const fn state(&self) -> LedgerState {
+        self.state
+    }
+
+    /// Ensemble size and quorums.
+    #[must_use]
+    pub const fn sizes(&self) -> QuorumSizes {
+        self.sizes
+    }
+
+    /// The digest its entries carry.
+    #[must_use]
+    pub const fn digest(&self) -> DigestType {
+        self.digest
+    }
+
+    /// Its password, which the record holds in clear.
+    #[must_use]
+    pub const fn password(&self) -> &Password {
+        &self.password
+    }
+
+    /// First entry to members, for every fragment.
+    #[must_use]
+    pub const fn ensembles(&self) -> &BTreeMap<EntryId, Vec<BookieId>> {
+        &self.ensembles
+    }
+
+    /// Milliseconds since 1970 at creation, if the creator stored them.
+    #[must_use]
+    pub const fn ctime(&self) -> Option<i64> {
+        self.ctime
+    }
+
+    /// The creator's token; 0 if a Java client has rewritten the record.
+    #[must_use]
+    pub const fn creation_token(&self) -> u64 {
+        self.creation_token
+    }
+
+    /// What the application stored with the ledger.
+    #[must_use]
+    pub const fn custom(&self) -> &BTreeMap<String, Vec<u8>> {
+        &self.custom
+    }
+
+    /// The members of the ensemble that holds `entry`.
+    #[must_use]
+    pub fn ensemble_of(&self, entry: EntryId) -> &[BookieId] {
+        let (_, members) = self.ensembles.range(..=entry).next_back().expect("the first ensemble starts at entry 0");
+        members
+    }
+
+    /// The last ensemble and the entry it starts at.
+    #[must_use]
+    pub fn last_ensemble(&self) -> (EntryId, &[BookieId]) {
+        let (key, members) = self.ensembles.last_key_value().expect("there is at least one ensemble");
+        (*key, members)
+    }
+
+    /// What the record alone proves to be confirmed: everything before the last ensemble, because an ensemble is only
+    /// ever made to start at LAC + 1. Every reader of a ledger that is not closed raises its LAC to this floor.
+    #[must_use]
+    pub fn lac_floor(&self) -> Option<EntryId> {
+        self.last_ensemble().0.checked_prev()
+    }
+
+    fn with(&self, change: impl FnOnce(&mut Self)) -> Result<Self, InvalidTransition> {
+        let mut next = self.clone();
+        change(&mut next);
+        next.validate()?;
+        Ok(next)
+    }
+
+    fn validate(&self) -> Result<(), InvalidMetadata> {
+        let first = self.ensembles.keys().next();
+        if first != Some(&EntryId::FIRST) {
+            let first = first.map_or_else(|| "none".into(), ToString::to_string);
+            return Err(InvalidMetadata::FirstEnsemble { first });
+        }
+        let size = self.sizes.ensemble();
+        for (&from, members) in &self.ensembles {
+            // A member may stand there twice: old records exist with that, and readers count a bookie per slot.
+            if members.len() != size {
+                return Err(InvalidMetadata::EnsembleSize { from, members: members.len(), size });
+            }
+        }
+        if let LedgerState::Closed(LedgerEnd { last_entry, length }) = self.state {
+            // An empty fragment right behind the last entry is what an ensemble change before a close leaves.
+            let (from, _) = self.last_ensemble();
+            if from > EntryId::following(last_entry) {
+                return Err(InvalidMetadata::EnsembleBeyondEnd { from, last_entry });
+            }
+            if last_entry.is_none() && length != 0 {
+                return Err(InvalidMetadata::LengthWithoutEntries { length });
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn members(names: &str) -> Vec<BookieId> {
+        names.split(' ').map(BookieId::from).collect()
+    }
+
+    fn open() -> LedgerMetadata {
+        let sizes = QuorumSizes::new(3, 3, 2).expect("valid sizes");
+        LedgerMetadata::created(sizes, Password::default(), members("b1 b2 b3"), 7, BTreeMap::new()).expect("valid")
+    }
+
+    #[test]
+    fn entries_belong_to_the_greatest_key_not_above_them() {
+        let metadata = open().ensemble_changed(EntryId(15), members("b1 b2 b4")).expect("an open ledger");
+        assert_eq!(metadata.ensemble_of(EntryId(14)), members("b1 b2 b3"));
+        assert_eq!(metadata.ensemble_of(EntryId(15)), members("b1 b2 b4"));
+        assert_eq!(metadata.ensemble_of(EntryId(u64::MAX)), members("b1 b2 b4"));
+        assert_eq!(metadata.lac_floor(), Some(EntryId(14)));
+        assert_eq!(open().lac_floor(), None);
+    }
+
+    #[test]
+    fn a_change_at_the_last_key_replaces_the_ensemble_and_one_before_it_is_refused() {
+        let changed = open().ensemble_changed(EntryId(5), members("b1 b2 b4")).expect("an open ledger");
+        let again = changed.ensemble_changed(EntryId(5), members("b1 b2 b5")).expect("the same key");
+        assert_eq!(again.ensembles().len(), 2);
+        assert_eq!(again.ensemble_of(EntryId(5)), members("b1 b2 b5"));
+        assert_eq!(
+            again.ensemble_changed(EntryId(4), members("b1 b2 b3")),
+            Err(InvalidTransition::KeyBeforeLast { key: EntryId(4), last_key: EntryId(5) })
+        );
+    }
+
+    #[test]
+    fn closed_is_final_and_recovery_ends_the_writers_changes() {
+        let closed = open().closed(Some(EntryId(4)), 50).expect("an open ledger");
+        let end = LedgerEnd { last_entry: Some(EntryId(4)), length: 50 };
+        assert_eq!(closed.state(), LedgerState::Closed(end));
+        assert_eq!(closed.closed(Some(EntryId(4)), 50), Err(InvalidTransition::Closed(end)));
+        assert_eq!(closed.in_recovery(), Err(InvalidTransition::Closed(end)));
+        let recovering = open().in_recovery().expect("an open ledger");
+        assert_eq!(recovering.in_recovery().as_ref(), Ok(&recovering));
+        assert_eq!(
+            recovering.ensemble_changed(EntryId(1), members("b1 b2 b4")),
+            Err(InvalidTransition::InRecovery)
+        );
+        assert!(recovering.closed(None, 0).is_ok());
+    }
+
+    #[test]
+    fn an_end_below_what_is_confirmed_is_refused_but_an_empty_last_fragment_is_fine() {
+        let changed = open().ensemble_changed(EntryId(5), members("b1 b2 b4")).expect("an open ledger");
+        assert!(changed.closed(Some(EntryId(4)), 1).is_ok());
+        let beyond = InvalidMetadata::EnsembleBeyondEnd { from: EntryId(5), last_entry: Some(EntryId(3)) };
+        assert_eq!(changed.closed(Some(EntryId(3)), 1), Err(beyond.into()));
+        let bytes = InvalidMetadata::LengthWithoutEntries { length: 9 };
+        assert_eq!(open().closed(None, 9), Err(bytes.into()));
+    }
+
+    #[test]
+    fn an_ensemble_of_another_size_is_refused() {
+        let short = InvalidMetadata::EnsembleSize { from: EntryId(5), members: 2, size: 3 };
+        assert_eq!(open().ensemble_changed(EntryId(5), members("b1 b2")), Err(short.into()));
+    }
+}
