@@ -42,7 +42,7 @@ impl FromStr for Position {
         let parsed = text.split_once(':').and_then(|(ledger, entry)| {
             let ledger = ledger.parse().ok().filter(|n| i64::try_from(*n).is_ok())?;
             let entry = entry.parse().ok().filter(|n| i64::try_from(*n).is_ok())?;
-            Some(Self::new(LedgerId::new(ledger), EntryId::new(entry)))
+            Some(Self::new(LedgerId(ledger), EntryId(entry)))
         });
         parsed.ok_or_else(|| ParsePositionError(text.to_owned()))
     }
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn position_text_round_trips_and_bad_text_is_named() {
-        let position = Position::new(LedgerId::new(3), EntryId::new(17));
+        let position = Position::new(LedgerId(3), EntryId(17));
         assert_eq!(position.to_string().parse(), Ok(position));
         for bad in ["", "3", "3:", ":4", "3:-1", "a:b", "3:4:5", "9223372036854775808:0"] {
             assert!(bad.parse::<Position>().unwrap_err().to_string().contains(bad));
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn positions_order_by_ledger_then_entry() {
-        let at = |l, e| Position::new(LedgerId::new(l), EntryId::new(e));
+        let at = |l, e| Position::new(LedgerId(l), EntryId(e));
         assert!(at(1, 9) < at(2, 0));
         assert!(at(2, 0) < at(2, 1));
     }
