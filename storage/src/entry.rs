@@ -54,7 +54,9 @@ pub enum EntryError {
         value: i64,
     },
     /// The bytes are not those the writer digested.
-    #[error("digest {found:#010x} does not match the content, which has {computed:#010x}: this copy is corrupt")]
+    #[error(
+        "digest {found:#010x} does not match the content, which has {computed:#010x}: this copy is corrupt"
+    )]
     Digest {
         /// The digest in the entry.
         found: u32,
@@ -78,7 +80,13 @@ impl Entry {
     /// # Panics
     /// If an id or the length exceeds 2^63 - 1, the range of the format.
     #[must_use]
-    pub fn seal(ledger: LedgerId, entry: EntryId, lac: Option<EntryId>, length: u64, payload: Bytes) -> Self {
+    pub fn seal(
+        ledger: LedgerId,
+        entry: EntryId,
+        lac: Option<EntryId>,
+        length: u64,
+        payload: Bytes,
+    ) -> Self {
         let mut head = [0; HEAD_BYTES];
         let lac = lac.map_or(-1, |lac| signed(lac.get()));
         let fields = [signed(ledger.get()), signed(entry.get()), lac, signed(length)];
@@ -101,7 +109,9 @@ impl Entry {
             return Err(EntryError::TooShort { bytes: bytes.len() });
         };
         let entry = Self { head: *head, payload: bytes.slice(HEAD_BYTES..) };
-        for (field, at, least) in [("ledger id", 0, 0), ("entry id", 8, 0), ("LAC", 16, -1), ("length", 24, 0)] {
+        for (field, at, least) in
+            [("ledger id", 0, 0), ("entry id", 8, 0), ("LAC", 16, -1), ("length", 24, 0)]
+        {
             let value = entry.field(at);
             if value < least {
                 return Err(EntryError::Negative { field, value });
@@ -180,7 +190,8 @@ impl Entry {
     }
 
     fn digest(&self) -> u32 {
-        let bytes = self.head.last_chunk().expect("the head ends with the four bytes of the digest");
+        let bytes =
+            self.head.last_chunk().expect("the head ends with the four bytes of the digest");
         u32::from_be_bytes(*bytes)
     }
 

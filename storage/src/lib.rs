@@ -4,27 +4,58 @@
 //! without the default feature `io`; what waits, sends and stores is behind it.
 
 mod time;
+
 mod id;
+
 #[cfg(feature = "io")]
 mod mailbox;
+
 mod config;
+
 mod error;
+
 mod entry;
+
 mod quorum;
+
 mod metadata;
+
 mod transport;
+
+mod bookie;
+
+mod placement;
+
+pub mod write;
+
+#[cfg(feature = "io")]
+mod read;
+
+#[cfg(feature = "io")]
+mod client;
+
+#[cfg(feature = "io")]
+pub mod fault;
 
 #[cfg(feature = "io")]
 pub use crate::{
+    bookie::MemoryBookies,
+    client::{CloseError, CreateError, LedgerClient, LedgerOptions, LedgerWriter, OpenError},
     mailbox::{Mailbox, MailboxClosed},
     metadata::{
-        BookieRegistry, Expected, MemoryBookieRegistry, MemoryMetadataStore, MetadataError, MetadataStore, Version,
-        Versioned, ledger_key,
+        BookieRegistry, Expected, MemoryBookieRegistry, MemoryMetadataStore, MetadataError,
+        MetadataStore, Version, Versioned, ledger_key,
+    },
+    read::{
+        Answers, LacError, LacUnknown, LedgerEntry, LedgerReader, ReadError, RecordError,
+        ReplicaError,
     },
     time::Clock,
     transport::{BookieTransport, CompletionSink},
+    write::AppendSink,
 };
 pub use crate::{
+    bookie::rules as bookie_rules,
     config::ClientConfig,
     entry::{DigestType, Entry, EntryError, MasterKey, Password},
     error::Advice,
@@ -33,10 +64,13 @@ pub use crate::{
         FormatError, InvalidMetadata, InvalidTransition, LedgerEnd, LedgerMetadata, LedgerState,
         decode as decode_metadata, encode as encode_metadata,
     },
+    placement::{NotEnoughBookies, choose_ensemble},
     quorum::{
-        AckQuorum, AckSet, Coverage, ENSEMBLE_SIZE_MAX, InvalidQuorumSizes, LacAnswers, LacQuorum, QuorumSizes, Slot,
-        SlotSet,
+        AckQuorum, AckSet, Coverage, ENSEMBLE_SIZE_MAX, InvalidQuorumSizes, LacAnswers, LacQuorum,
+        QuorumSizes, Slot, SlotSet,
     },
     time::Time,
-    transport::{AddKind, BookieError, Evidence, Request, RequestBody, RequestId, Response, ResponseBody},
+    transport::{
+        AddKind, BookieError, Evidence, Request, RequestBody, RequestId, Response, ResponseBody,
+    },
 };

@@ -37,7 +37,10 @@ impl<T> Mailbox<T> {
     /// An empty mailbox.
     #[must_use]
     pub fn new() -> Self {
-        Self { state: Mutex::new(State { items: Vec::new(), door: Door::Open }), arrived: Notify::new() }
+        Self {
+            state: Mutex::new(State { items: Vec::new(), door: Door::Open }),
+            arrived: Notify::new(),
+        }
     }
 
     /// Adds one item. After `close` it is dropped.

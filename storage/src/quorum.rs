@@ -19,7 +19,9 @@ pub struct QuorumSizes {
 
 /// Sizes that make no ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("ensemble {ensemble}, write quorum {write}, ack quorum {ack}: need 64 >= ensemble >= write >= ack >= 1")]
+#[error(
+    "ensemble {ensemble}, write quorum {write}, ack quorum {ack}: need 64 >= ensemble >= write >= ack >= 1"
+)]
 pub struct InvalidQuorumSizes {
     /// The ensemble size asked for.
     pub ensemble: usize,

@@ -143,7 +143,9 @@ pub fn decode(bytes: &[u8]) -> Result<LedgerMetadata, FormatError> {
     let end = rest.iter().take(VERSION_DIGITS_MAX + 1).position(|byte| *byte == b'\n');
     let (version, rest) = rest.split_at(end.ok_or(FormatError::NotMetadata)?);
     if version != VERSION {
-        return Err(FormatError::UnsupportedVersion(String::from_utf8_lossy(version).escape_default().to_string()));
+        return Err(FormatError::UnsupportedVersion(
+            String::from_utf8_lossy(version).escape_default().to_string(),
+        ));
     }
     let mut rest = &rest[1..];
     let message_bytes = prost::encoding::decode_varint(&mut rest).map_err(malformed)?;
@@ -218,7 +220,9 @@ fn to_parts(record: Record, unknown_fields: Bytes) -> Result<Parts, FormatError>
             };
             LedgerState::Closed(LedgerEnd { last_entry, length })
         }
-        Err(_) => return Err(FormatError::OutOfRange { field: "state", value: record.state.into() }),
+        Err(_) => {
+            return Err(FormatError::OutOfRange { field: "state", value: record.state.into() });
+        }
     };
     let size = |field, size: i32| {
         usize::try_from(size).map_err(|_| FormatError::OutOfRange { field, value: size.into() })
@@ -237,7 +241,8 @@ fn to_parts(record: Record, unknown_fields: Bytes) -> Result<Parts, FormatError>
         Some(Err(_)) => return Err(FormatError::UnsupportedDigest("(unknown number)")),
         None => return Err(FormatError::UnsupportedDigest("(none stored)")),
     };
-    let password = record.password.ok_or_else(|| FormatError::Malformed("digest without password".into()))?;
+    let password =
+        record.password.ok_or_else(|| FormatError::Malformed("digest without password".into()))?;
     let mut ensembles = BTreeMap::new();
     for segment in record.segments {
         let first = EntryId(unsigned("first entry of an ensemble", segment.first_entry)?);

@@ -147,9 +147,28 @@ impl LedgerMetadata {
     }
 
     pub(super) fn from_parts(parts: Parts) -> Result<Self, InvalidMetadata> {
-        let Parts { state, sizes, digest, password, ensembles, ctime, creation_token, custom, unknown_fields } = parts;
-        let metadata =
-            Self { state, sizes, digest, password, ensembles, ctime, creation_token, custom, unknown_fields };
+        let Parts {
+            state,
+            sizes,
+            digest,
+            password,
+            ensembles,
+            ctime,
+            creation_token,
+            custom,
+            unknown_fields,
+        } = parts;
+        let metadata = Self {
+            state,
+            sizes,
+            digest,
+            password,
+            ensembles,
+            ctime,
+            creation_token,
+            custom,
+            unknown_fields,
+        };
         metadata.validate()?;
         Ok(metadata)
     }
@@ -159,7 +178,11 @@ impl LedgerMetadata {
     /// # Errors
     /// [`InvalidTransition::Closed`] if it is closed already, wherever that was, and
     /// [`InvalidTransition::Invalid`] if `last_entry` lies before what the ensembles prove to be confirmed.
-    pub fn closed(&self, last_entry: Option<EntryId>, length: u64) -> Result<Self, InvalidTransition> {
+    pub fn closed(
+        &self,
+        last_entry: Option<EntryId>,
+        length: u64,
+    ) -> Result<Self, InvalidTransition> {
         if let LedgerState::Closed(end) = self.state {
             return Err(InvalidTransition::Closed(end));
         }
@@ -174,7 +197,9 @@ impl LedgerMetadata {
     pub fn in_recovery(&self) -> Result<Self, InvalidTransition> {
         match self.state {
             LedgerState::Closed(end) => Err(InvalidTransition::Closed(end)),
-            LedgerState::Open | LedgerState::InRecovery => self.with(|next| next.state = LedgerState::InRecovery),
+            LedgerState::Open | LedgerState::InRecovery => {
+                self.with(|next| next.state = LedgerState::InRecovery)
+            }
         }
     }
 
@@ -183,7 +208,11 @@ impl LedgerMetadata {
     ///
     /// # Errors
     /// Any [`InvalidTransition`]: the ledger must be open and `key` not before the last ensemble's.
-    pub fn ensemble_changed(&self, key: EntryId, members: Vec<BookieId>) -> Result<Self, InvalidTransition> {
+    pub fn ensemble_changed(
+        &self,
+        key: EntryId,
+        members: Vec<BookieId>,
+    ) -> Result<Self, InvalidTransition> {
         match self.state {
             LedgerState::Closed(end) => return Err(InvalidTransition::Closed(end)),
             LedgerState::InRecovery => return Err(InvalidTransition::InRecovery),
@@ -249,14 +278,19 @@ impl LedgerMetadata {
     /// The members of the ensemble that holds `entry`.
     #[must_use]
     pub fn ensemble_of(&self, entry: EntryId) -> &[BookieId] {
-        let (_, members) = self.ensembles.range(..=entry).next_back().expect("the first ensemble starts at entry 0");
+        let (_, members) = self
+            .ensembles
+            .range(..=entry)
+            .next_back()
+            .expect("the first ensemble starts at entry 0");
         members
     }
 
     /// The last ensemble and the entry it starts at.
     #[must_use]
     pub fn last_ensemble(&self) -> (EntryId, &[BookieId]) {
-        let (key, members) = self.ensembles.last_key_value().expect("there is at least one ensemble");
+        let (key, members) =
+            self.ensembles.last_key_value().expect("there is at least one ensemble");
         (*key, members)
     }
 
@@ -311,12 +345,14 @@ mod tests {
 
     fn open() -> LedgerMetadata {
         let sizes = QuorumSizes::new(3, 3, 2).expect("valid sizes");
-        LedgerMetadata::created(sizes, Password::default(), members("b1 b2 b3"), 7, BTreeMap::new()).expect("valid")
+        LedgerMetadata::created(sizes, Password::default(), members("b1 b2 b3"), 7, BTreeMap::new())
+            .expect("valid")
     }
 
     #[test]
     fn entries_belong_to_the_greatest_key_not_above_them() {
-        let metadata = open().ensemble_changed(EntryId(15), members("b1 b2 b4")).expect("an open ledger");
+        let metadata =
+            open().ensemble_changed(EntryId(15), members("b1 b2 b4")).expect("an open ledger");
         assert_eq!(metadata.ensemble_of(EntryId(14)), members("b1 b2 b3"));
         assert_eq!(metadata.ensemble_of(EntryId(15)), members("b1 b2 b4"));
         assert_eq!(metadata.ensemble_of(EntryId(u64::MAX)), members("b1 b2 b4"));
@@ -326,8 +362,10 @@ mod tests {
 
     #[test]
     fn a_change_at_the_last_key_replaces_the_ensemble_and_one_before_it_is_refused() {
-        let changed = open().ensemble_changed(EntryId(5), members("b1 b2 b4")).expect("an open ledger");
-        let again = changed.ensemble_changed(EntryId(5), members("b1 b2 b5")).expect("the same key");
+        let changed =
+            open().ensemble_changed(EntryId(5), members("b1 b2 b4")).expect("an open ledger");
+        let again =
+            changed.ensemble_changed(EntryId(5), members("b1 b2 b5")).expect("the same key");
         assert_eq!(again.ensembles().len(), 2);
         assert_eq!(again.ensemble_of(EntryId(5)), members("b1 b2 b5"));
         assert_eq!(
@@ -354,9 +392,11 @@ mod tests {
 
     #[test]
     fn an_end_below_what_is_confirmed_is_refused_but_an_empty_last_fragment_is_fine() {
-        let changed = open().ensemble_changed(EntryId(5), members("b1 b2 b4")).expect("an open ledger");
+        let changed =
+            open().ensemble_changed(EntryId(5), members("b1 b2 b4")).expect("an open ledger");
         assert!(changed.closed(Some(EntryId(4)), 1).is_ok());
-        let beyond = InvalidMetadata::EnsembleBeyondEnd { from: EntryId(5), last_entry: Some(EntryId(3)) };
+        let beyond =
+            InvalidMetadata::EnsembleBeyondEnd { from: EntryId(5), last_entry: Some(EntryId(3)) };
         assert_eq!(changed.closed(Some(EntryId(3)), 1), Err(beyond.into()));
         let bytes = InvalidMetadata::LengthWithoutEntries { length: 9 };
         assert_eq!(open().closed(None, 9), Err(bytes.into()));

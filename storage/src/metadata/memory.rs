@@ -48,7 +48,12 @@ impl MetadataStore for MemoryMetadataStore {
         Ok(self.state.lock().values.get(key).cloned())
     }
 
-    async fn put(&self, key: &str, value: Bytes, expected: Expected) -> Result<Version, MetadataError> {
+    async fn put(
+        &self,
+        key: &str,
+        value: Bytes,
+        expected: Expected,
+    ) -> Result<Version, MetadataError> {
         let mut state = self.state.lock();
         state.check(key, expected)?;
         state.last_version += 1;
@@ -67,8 +72,10 @@ impl MetadataStore for MemoryMetadataStore {
     async fn children(&self, key: &str) -> Result<Vec<String>, MetadataError> {
         let state = self.state.lock();
         let prefix = format!("{key}/");
-        let below = state.values.range(prefix.clone()..).map_while(|(path, _)| path.strip_prefix(&prefix));
-        let mut names: Vec<_> = below.map(|rest| rest.split_once('/').map_or(rest, |(name, _)| name).into()).collect();
+        let below =
+            state.values.range(prefix.clone()..).map_while(|(path, _)| path.strip_prefix(&prefix));
+        let mut names: Vec<_> =
+            below.map(|rest| rest.split_once('/').map_or(rest, |(name, _)| name).into()).collect();
         // Paths sort by their separators too, so equal names need not stand together.
         names.sort_unstable();
         names.dedup();
@@ -118,10 +125,16 @@ mod tests {
         let first = store.put("a", "1".into(), Expected::Absent).await.expect("absent");
         let conflict = Err(MetadataError::VersionConflict { key: "a".into() });
         assert_eq!(store.put("a", "2".into(), Expected::Absent).await, conflict);
-        let second = store.put("a", "2".into(), Expected::Version(first)).await.expect("the version just written");
+        let second = store
+            .put("a", "2".into(), Expected::Version(first))
+            .await
+            .expect("the version just written");
         assert!(second > first);
         assert_eq!(store.put("a", "3".into(), Expected::Version(first)).await, conflict);
-        assert_eq!(store.get("a").await, Ok(Some(Versioned { value: "2".into(), version: second })));
+        assert_eq!(
+            store.get("a").await,
+            Ok(Some(Versioned { value: "2".into(), version: second }))
+        );
     }
 
     #[tokio::test]

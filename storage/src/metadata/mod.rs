@@ -12,4 +12,6 @@ pub use ledger::{InvalidMetadata, InvalidTransition, LedgerEnd, LedgerMetadata, 
 #[cfg(feature = "io")]
 pub use memory::{MemoryBookieRegistry, MemoryMetadataStore};
 #[cfg(feature = "io")]
-pub use store::{BookieRegistry, Expected, MetadataError, MetadataStore, Version, Versioned, ledger_key};
+pub use store::{
+    BookieRegistry, Expected, MetadataError, MetadataStore, Version, Versioned, ledger_key,
+};

@@ -23,7 +23,12 @@ pub trait MetadataStore: Send + Sync {
     /// # Errors
     /// [`MetadataError::VersionConflict`] and [`MetadataError::NotFound`]: nothing was changed.
     /// [`MetadataError::Unavailable`]: it may have been changed, or may still be.
-    async fn put(&self, key: &str, value: Bytes, expected: Expected) -> Result<Version, MetadataError>;
+    async fn put(
+        &self,
+        key: &str,
+        value: Bytes,
+        expected: Expected,
+    ) -> Result<Version, MetadataError>;
 
     /// Removes the key if its version is the expected one.
     ///

@@ -1,0 +1,165 @@
+//! What a bookie must do, apart from where it keeps things.
+//!
+//! A bookie knows nothing of quorums. It promises:
+//!
+//! 1. An entry whose add it answered with OK is durable.
+//! 2. Once it has answered a fencing read, it never again takes a normal add for that ledger; adds of a recovery stay
+//!    allowed. That holds for a ledger it has never seen as well: fencing creates it, empty.
+//! 3. An add with another key than the ledger's first one is refused, and so is a normal add while it is read-only.
+//! 4. "No such entry" and "no such ledger" mean that it never acknowledged one.
+//!
+//! The functions decide and change nothing. A [`RecordChange::Write`] must be durable before the answer leaves, in the
+//! same sync as the entry it came with.
+
+use crate::entry::{Entry, MasterKey};
+use crate::id::EntryId;
+use crate::transport::{AddKind, BookieError};
+
+/// What a bookie keeps of a ledger besides its entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LedgerRecord {
+    /// The key of the first request that carried one.
+    pub key: MasterKey,
+    /// Whether the writer is still let in.
+    pub fence: Fence,
+}
+
+/// Whether a ledger's writer is still let in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fence {
+    /// Normal adds are taken.
+    Open,
+    /// Normal adds are refused, for ever.
+    Fenced,
+}
+
+/// Whether a bookie takes new entries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// It does.
+    #[default]
+    Writable,
+    /// It serves reads, fences and recovery only.
+    ReadOnly,
+}
+
+/// What has to be stored of a ledger besides an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordChange {
+    /// Nothing.
+    Unchanged,
+    /// This record, instead of the one there is, if any.
+    Write(LedgerRecord),
+}
+
+/// Whether an add is taken, and what has to be stored with the entry. Adding an entry again is taken again: the
+/// answer to the first time may have been lost.
+///
+/// # Errors
+/// [`BookieError::Unauthorized`], [`BookieError::Fenced`] and [`BookieError::ReadOnly`]; nothing is stored.
+pub fn add(
+    record: Option<&LedgerRecord>,
+    mode: Mode,
+    key: MasterKey,
+    kind: AddKind,
+) -> Result<RecordChange, BookieError> {
+    if record.is_some_and(|record| record.key != key) {
+        return Err(BookieError::Unauthorized);
+    }
+    if kind == AddKind::Normal {
+        // Fenced before read-only: the first ends the writer, the second only sends it to another bookie.
+        if record.is_some_and(|record| record.fence == Fence::Fenced) {
+            return Err(BookieError::Fenced);
+        }
+        if mode == Mode::ReadOnly {
+            return Err(BookieError::ReadOnly);
+        }
+    }
+    Ok(match record {
+        Some(_) => RecordChange::Unchanged,
+        None => RecordChange::Write(LedgerRecord { key, fence: Fence::Open }),
+    })
+}
+
+/// What a fencing read has to store before it is answered.
+///
+/// # Errors
+/// [`BookieError::Unauthorized`]; the ledger is not fenced.
+pub fn fence(record: Option<&LedgerRecord>, key: MasterKey) -> Result<RecordChange, BookieError> {
+    match record {
+        Some(record) if record.key != key => Err(BookieError::Unauthorized),
+        Some(LedgerRecord { fence: Fence::Fenced, .. }) => Ok(RecordChange::Unchanged),
+        Some(_) | None => Ok(RecordChange::Write(LedgerRecord { key, fence: Fence::Fenced })),
+    }
+}
+
+/// The answer to a read, given what is stored.
+///
+/// # Errors
+/// [`BookieError::NoSuchLedger`] and [`BookieError::NoSuchEntry`].
+pub fn read(record: Option<&LedgerRecord>, stored: Option<&Entry>) -> Result<Entry, BookieError> {
+    record.ok_or(BookieError::NoSuchLedger)?;
+    stored.cloned().ok_or(BookieError::NoSuchEntry)
+}
+
+/// The answer to a LAC read: what the header of the highest stored entry says, which trails the writer's LAC.
+///
+/// # Errors
+/// [`BookieError::NoSuchLedger`].
+pub fn last_add_confirmed(
+    record: Option<&LedgerRecord>,
+    highest: Option<&Entry>,
+) -> Result<Option<EntryId>, BookieError> {
+    record.ok_or(BookieError::NoSuchLedger)?;
+    Ok(highest.and_then(Entry::lac))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entry::Password;
+
+    fn key(password: &str) -> MasterKey {
+        MasterKey::of(&Password::from(password))
+    }
+
+    fn record(fence: Fence) -> LedgerRecord {
+        LedgerRecord { key: key("right"), fence }
+    }
+
+    #[test]
+    fn adds_are_decided_by_key_then_fence_then_mode() {
+        use AddKind::{Normal, Recovery};
+        use BookieError::{Fenced, ReadOnly, Unauthorized};
+        let (none, open, fenced) = (None, Some(record(Fence::Open)), Some(record(Fence::Fenced)));
+        let create = Ok(RecordChange::Write(record(Fence::Open)));
+        let take = Ok(RecordChange::Unchanged);
+        let table = [
+            (none, Mode::Writable, "right", Normal, create),
+            (none, Mode::ReadOnly, "right", Normal, Err(ReadOnly)),
+            (none, Mode::ReadOnly, "right", Recovery, create),
+            (open, Mode::Writable, "right", Normal, take),
+            (open, Mode::Writable, "wrong", Normal, Err(Unauthorized)),
+            (open, Mode::Writable, "wrong", Recovery, Err(Unauthorized)),
+            (open, Mode::ReadOnly, "right", Normal, Err(ReadOnly)),
+            (open, Mode::ReadOnly, "right", Recovery, take),
+            (fenced, Mode::Writable, "right", Normal, Err(Fenced)),
+            (fenced, Mode::ReadOnly, "right", Normal, Err(Fenced)),
+            (fenced, Mode::Writable, "right", Recovery, take),
+            (fenced, Mode::Writable, "wrong", Normal, Err(Unauthorized)),
+        ];
+        for (record, mode, password, kind, expected) in table {
+            let decided = add(record.as_ref(), mode, key(password), kind);
+            assert_eq!(decided, expected, "{record:?} {mode:?} {password} {kind:?}");
+        }
+    }
+
+    #[test]
+    fn fencing_works_on_a_ledger_never_seen_and_only_with_its_key() {
+        let fenced = Ok(RecordChange::Write(record(Fence::Fenced)));
+        assert_eq!(fence(None, key("right")), fenced);
+        assert_eq!(fence(Some(&record(Fence::Open)), key("right")), fenced);
+        assert_eq!(fence(Some(&record(Fence::Fenced)), key("right")), Ok(RecordChange::Unchanged));
+        assert_eq!(fence(Some(&record(Fence::Open)), key("wrong")), Err(BookieError::Unauthorized));
+    }
+}
