@@ -1,0 +1,315 @@
+//! The ledgers of a topic, in order, and the arithmetic between positions and offsets.
+//!
+//! ```text
+//!   ledger   3           5      8  9                 12 (open)
+//!          ┌───────────┬──────┬──┬─────────────────┬──────────
+//!   offset 0           4      6  6                 11     end
+//! ```
+//!
+//! An empty ledger holds no offset, so every entry has exactly one position and one offset, and
+//! "the end of one ledger" and "the start of the next" are the same place. All that is decided
+//! about order and distance is decided on offsets.
+
+use georepl_storage::{EntryId, LedgerId};
+
+use crate::position::{Offset, Position};
+
+/// What is known of one ledger of a topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LedgerInfo {
+    /// The ledger.
+    pub ledger: LedgerId,
+    /// Confirmed entries.
+    pub entries: u64,
+    /// Bytes of payload in them.
+    pub bytes: u64,
+    /// Whether it grows.
+    pub state: LedgerState,
+}
+
+/// Whether a ledger of a topic grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LedgerState {
+    /// It is the last one, and entries are added to it.
+    Open,
+    /// It has all the entries it will ever have.
+    Closed,
+}
+
+/// Ledgers must be chained in the order of their ids, which is the order of their creation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "ledger {next} does not follow ledger {last}: the ids of a topic's ledgers ascend; \
+     the topic's record or the store's id allocation is damaged"
+)]
+pub struct LedgerOutOfOrder {
+    /// The last ledger of the chain.
+    pub last: LedgerId,
+    /// The one that was to follow.
+    pub next: LedgerId,
+}
+
+/// The part of a range of offsets that lies in one ledger; never empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// The ledger, as it is now.
+    pub info: LedgerInfo,
+    /// Its first entry in the range.
+    pub first: EntryId,
+    /// Its last entry in the range.
+    pub last: EntryId,
+}
+
+/// The ordered ledgers of a topic. At most the last one is open.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Chain {
+    links: Vec<Link>,
+    bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Link {
+    info: LedgerInfo,
+    base: Offset,
+}
+
+impl Link {
+    fn end(&self) -> Offset {
+        self.base.plus(self.info.entries)
+    }
+}
+
+impl Chain {
+    /// A chain without ledgers.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a closed ledger behind the others.
+    ///
+    /// # Errors
+    /// When its id is not above the last one's.
+    ///
+    /// # Panics
+    /// When the last ledger is open.
+    pub fn push_closed(
+        &mut self,
+        ledger: LedgerId,
+        entries: u64,
+        bytes: u64,
+    ) -> Result<(), LedgerOutOfOrder> {
+        self.push(LedgerInfo { ledger, entries, bytes, state: LedgerState::Closed })?;
+        self.bytes += bytes;
+        Ok(())
+    }
+
+    /// Adds an open ledger behind the others.
+    ///
+    /// # Errors
+    /// When its id is not above the last one's.
+    ///
+    /// # Panics
+    /// When the last ledger is open.
+    pub fn push_open(&mut self, ledger: LedgerId) -> Result<(), LedgerOutOfOrder> {
+        self.push(LedgerInfo { ledger, entries: 0, bytes: 0, state: LedgerState::Open })
+    }
+
+    /// Counts entries that were confirmed in the open ledger.
+    ///
+    /// # Panics
+    /// When no ledger is open.
+    pub fn confirm(&mut self, entries: u64, bytes: u64) {
+        let open = self.open_link();
+        open.info.entries += entries;
+        open.info.bytes += bytes;
+        self.bytes += bytes;
+    }
+
+    /// Closes the open ledger: what is confirmed is all it will ever have.
+    ///
+    /// # Panics
+    /// When no ledger is open.
+    pub fn close_last(&mut self) {
+        self.open_link().info.state = LedgerState::Closed;
+    }
+
+    /// The place behind the last confirmed entry: the number of entries.
+    pub fn end(&self) -> Offset {
+        self.links.last().map_or(Offset::ZERO, Link::end)
+    }
+
+    /// Bytes of payload in all entries.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The position of the last confirmed entry.
+    pub fn last_confirmed(&self) -> Option<Position> {
+        self.position_of(Offset::new(self.end().get().checked_sub(1)?))
+    }
+
+    /// The place of an entry in the topic; none when the topic has no such entry.
+    pub fn offset_of(&self, position: Position) -> Option<Offset> {
+        let at = self.links.binary_search_by_key(&position.ledger, |link| link.info.ledger);
+        let link = &self.links[at.ok()?];
+        let entry = position.entry.get();
+        (entry < link.info.entries).then(|| link.base.plus(entry))
+    }
+
+    /// The position of the entry at an offset; none at and beyond the end.
+    pub fn position_of(&self, offset: Offset) -> Option<Position> {
+        let link = self.links.get(self.index_of(offset))?;
+        Some(Position::new(link.info.ledger, EntryId(offset.since(link.base))))
+    }
+
+    /// The first part of the range `from..to` that lies in one ledger; none when no entry of the
+    /// topic is in the range.
+    pub fn first_segment(&self, from: Offset, to: Offset) -> Option<Segment> {
+        let link = self.links.get(self.index_of(from))?;
+        let entries = to.min(link.end()).since(from);
+        let first = from.since(link.base);
+        let last = first + entries.checked_sub(1)?;
+        Some(Segment { info: link.info, first: EntryId(first), last: EntryId(last) })
+    }
+
+    /// The ledgers, oldest first.
+    pub fn ledgers(&self) -> impl DoubleEndedIterator<Item = LedgerInfo> + ExactSizeIterator {
+        self.links.iter().map(|link| link.info)
+    }
+
+    /// The index of the ledger that holds `offset`: the first that ends behind it, which is
+    /// never an empty one. Readers at the tail ask for the last ledger, so that one is tried
+    /// before the others are searched.
+    fn index_of(&self, offset: Offset) -> usize {
+        match self.links.last() {
+            Some(last) if offset >= last.base && offset < last.end() => self.links.len() - 1,
+            _ => self.links.partition_point(|link| link.end() <= offset),
+        }
+    }
+
+    fn push(&mut self, info: LedgerInfo) -> Result<(), LedgerOutOfOrder> {
+        if let Some(last) = self.links.last() {
+            assert_eq!(last.info.state, LedgerState::Closed, "only the last ledger may be open");
+            let (last, next) = (last.info.ledger, info.ledger);
+            if next <= last {
+                return Err(LedgerOutOfOrder { last, next });
+            }
+        }
+        self.links.push(Link { info, base: self.end() });
+        Ok(())
+    }
+
+    fn open_link(&mut self) -> &mut Link {
+        let last = self.links.last_mut();
+        last.filter(|link| link.info.state == LedgerState::Open).expect("the last ledger is open")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn position(ledger: u64, entry: u64) -> Position {
+        Position::new(LedgerId(ledger), EntryId(entry))
+    }
+
+    /// The topic as a plain list of its entries.
+    fn model(entries: &[u64]) -> Vec<Position> {
+        let ledgers = entries.iter().enumerate();
+        ledgers.flat_map(|(i, &n)| (0..n).map(move |e| position(ledger_id(i), e))).collect()
+    }
+
+    /// Ids with gaps, as allocation leaves them.
+    fn ledger_id(index: usize) -> u64 {
+        3 + 2 * index as u64
+    }
+
+    fn build(entries: &[u64]) -> Chain {
+        let mut chain = Chain::new();
+        for (i, &n) in entries.iter().enumerate() {
+            let ledger = LedgerId(ledger_id(i));
+            if i % 2 == 0 {
+                chain.push_closed(ledger, n, 10 * n).unwrap();
+            } else {
+                chain.push_open(ledger).unwrap();
+                (0..n).for_each(|_| chain.confirm(1, 10));
+                chain.close_last();
+            }
+        }
+        chain
+    }
+
+    fn check_against_model(entries: &[u64]) {
+        let (chain, model) = (build(entries), model(entries));
+        assert_eq!(chain.end(), Offset::new(model.len() as u64));
+        assert_eq!(chain.bytes(), 10 * model.len() as u64);
+        assert_eq!(chain.last_confirmed(), model.last().copied());
+        for (at, &expected) in model.iter().enumerate() {
+            let offset = Offset::new(at as u64);
+            assert_eq!(chain.position_of(offset), Some(expected));
+            assert_eq!(chain.offset_of(expected), Some(offset));
+        }
+        assert_eq!(chain.position_of(chain.end()), None);
+        for ledger in 0..=ledger_id(entries.len()) {
+            for entry in 0..=4 {
+                let asked = position(ledger, entry);
+                let known = model.iter().position(|p| *p == asked);
+                assert_eq!(chain.offset_of(asked), known.map(|at| Offset::new(at as u64)));
+            }
+        }
+        for from in 0..=model.len() {
+            for to in 0..=model.len() + 1 {
+                check_segments(&chain, &model, from, to);
+            }
+        }
+    }
+
+    /// The segments of a range, put together, are the range.
+    fn check_segments(chain: &Chain, model: &[Position], from: usize, to: usize) {
+        let mut seen = Vec::new();
+        let (mut at, to_offset) = (Offset::new(from as u64), Offset::new(to as u64));
+        while let Some(segment) = chain.first_segment(at, to_offset) {
+            let ids = segment.first.get()..=segment.last.get();
+            seen.extend(ids.map(|e| position(segment.info.ledger.get(), e)));
+            at = Offset::new((from + seen.len()) as u64);
+        }
+        let expected = model.get(from..to.min(model.len()).max(from)).unwrap_or(&[]);
+        assert_eq!(seen, expected);
+    }
+
+    #[test]
+    fn positions_and_offsets_agree_with_a_plain_list_for_every_small_chain() {
+        for ledgers in 0..=5_u32 {
+            for code in 0..4_u64.pow(ledgers) {
+                let entries: Vec<_> = (0..ledgers).map(|i| code / 4_u64.pow(i) % 4).collect();
+                check_against_model(&entries);
+            }
+        }
+    }
+
+    #[test]
+    fn the_open_ledger_grows_and_is_followed_by_the_next() {
+        let mut chain = Chain::new();
+        chain.push_open(LedgerId(7)).unwrap();
+        assert_eq!(chain.last_confirmed(), None);
+        chain.confirm(2, 30);
+        assert_eq!(chain.last_confirmed(), Some(position(7, 1)));
+        chain.close_last();
+        chain.push_open(LedgerId(9)).unwrap();
+        assert_eq!(chain.last_confirmed(), Some(position(7, 1)), "the new ledger is empty");
+        chain.confirm(1, 5);
+        assert_eq!(chain.position_of(Offset::new(2)), Some(position(9, 0)));
+        assert_eq!((chain.end(), chain.bytes()), (Offset::new(3), 35));
+    }
+
+    #[test]
+    fn ledgers_out_of_order_are_refused_by_name() {
+        let mut chain = Chain::new();
+        chain.push_closed(LedgerId(7), 1, 1).unwrap();
+        for next in [6, 7] {
+            let refused = chain.push_open(LedgerId(next)).unwrap_err();
+            assert_eq!(refused, LedgerOutOfOrder { last: LedgerId(7), next: LedgerId(next) });
+        }
+        assert_eq!(chain.end(), Offset::new(1), "nothing changed");
+    }
+}
