@@ -1,1 +1,25 @@
-//! georepl-replicator
+//! From a cursor to a remote cluster: the replicator.
+//!
+//! Modules from ground to roof; each imports only from those above it.
+
+mod filter;
+mod session;
+
+mod backoff;
+mod limits;
+mod why;
+mod window;
+
+mod machine;
+mod port;
+
+pub use backoff::Backoff;
+pub use filter::PassReason;
+pub use limits::{Limits, LimitsError};
+pub use machine::{Accounting, Held, Input, Machine, Output, State, Stop};
+pub use port::{CursorPort, RemotePort, run};
+pub use session::{
+    Incarnation, OpenError, Outgoing, Receipt, Refusal, SessionId, Source, Watermark,
+};
+pub use why::{Reason, RewindReason, RewindReasons, StopReason, Wake, Why};
+pub use window::{Content, Delivered, Settled, Window};

@@ -1,0 +1,81 @@
+//! The bounds of one replicator.
+
+use std::time::Duration;
+
+use crate::backoff::Backoff;
+
+/// Bounds and timeouts of one replicator. The defaults suit a link of up to 200 ms round trip.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Limits {
+    /// Entries that may be read and not yet acknowledged. More hides a longer link and costs
+    /// memory and repeats after a lost link; fewer limits throughput to this many entries a round
+    /// trip. At least 1; default 1,000.
+    pub window_entries: u32,
+    /// Their stored bytes; one entry larger than it still passes, alone. Default 64 MiB.
+    pub window_bytes: u64,
+    /// Entries of one read. Default 500.
+    pub read_entries: u32,
+    /// Bytes of one read. Default 5 MiB.
+    pub read_bytes: u64,
+    /// Reads in storage at once, 1 to 16. More hides slow storage. Default 2.
+    pub reads_in_flight: u32,
+    /// How long storage may take over a read. Afterwards the read no longer counts, and the cursor
+    /// is rewound. Longer than storage's own timeouts. Default 30 s.
+    pub read_timeout: Duration,
+    /// How long the remote may leave every send unanswered before the session is given up.
+    /// Default 30 s.
+    pub receipt_timeout: Duration,
+    /// How long the opening of a session may take. Default 10 s.
+    pub open_timeout: Duration,
+    /// Between attempts to open a session. Default 100 ms to 60 s.
+    pub open_backoff: Backoff,
+    /// Before a refused entry is sent again. Default 100 ms to 60 s.
+    pub refused_backoff: Backoff,
+    /// After a failed or empty read. Default 1 s to 60 s.
+    pub read_backoff: Backoff,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        let longest = Duration::from_secs(60);
+        let quick = Backoff { first: Duration::from_millis(100), longest };
+        Self {
+            window_entries: 1_000,
+            window_bytes: 64 << 20,
+            read_entries: 500,
+            read_bytes: 5 << 20,
+            reads_in_flight: 2,
+            read_timeout: Duration::from_secs(30),
+            receipt_timeout: Duration::from_secs(30),
+            open_timeout: Duration::from_secs(10),
+            open_backoff: quick,
+            refused_backoff: quick,
+            read_backoff: Backoff { first: Duration::from_secs(1), longest },
+        }
+    }
+}
+
+/// A bound that is out of range.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{name} is {value}; it must be {range}")]
+pub struct LimitsError {
+    name: &'static str,
+    value: u64,
+    range: &'static str,
+}
+
+impl Limits {
+    /// Checks the ranges.
+    pub fn validate(&self) -> Result<(), LimitsError> {
+        let check = |name, value: u64, valid: bool, range| {
+            if valid { Ok(()) } else { Err(LimitsError { name, value, range }) }
+        };
+        let positive = |name, value: u64| check(name, value, value > 0, "at least 1");
+        positive("window_entries", self.window_entries.into())?;
+        positive("window_bytes", self.window_bytes)?;
+        positive("read_entries", self.read_entries.into())?;
+        positive("read_bytes", self.read_bytes)?;
+        let reads = self.reads_in_flight;
+        check("reads_in_flight", reads.into(), (1..=16).contains(&reads), "1 to 16")
+    }
+}

@@ -1,0 +1,620 @@
+//! The replicator: reads, publishes, and acknowledges only what was published.
+//!
+//! ```text
+//!             Start                        session open, cursor rewound
+//!   Stopped ─────────► Starting ───────────────────────────────────────► Started
+//!      ▲                  ▲  one procedure for the start and every failure  │
+//!      │                  └── refused, gap, link lost, timeouts ◄───────────┤ (still Started
+//!      └────────────────────── Stop, Terminated and drained, cursor closed ─┘  to the world)
+//! ```
+//!
+//! The procedure, [`Machine::begin_rewind`] to [`Machine::finish_rewind`]:
+//!
+//! 1. A reason enters `wait_for_cursor_rewinding`. While it has one, nothing is read or sent.
+//! 2. The waiting read is cancelled. A read in storage is drained, for at most `read_timeout`.
+//! 3. The old session is fenced: a newer one is opened. Its answer says what the remote holds of
+//!    everything sent before, and nothing sent before can land any more.
+//! 4. The cursor is rewound once: new generation, read position at the first unacknowledged entry.
+//! 5. The reasons are cleared and reading goes on.
+//!
+//! Every failure ends its session, so within one session a position is sent at most once and an
+//! answer can never be mistaken for the answer to another attempt.
+//!
+//! The driver's obligations: pass each input once; then drain [`Machine::poll_output`] until
+//! `None`, carrying each output out in order; answer [`Output::Read`], [`Output::CancelRead`] and
+//! [`Output::Rewind`] with their input before polling again; call [`Machine::handle`] with
+//! [`Input::Tick`] when [`Machine::wake_at`] has passed. [`crate::port::run`] does this.
+//!
+//! Invariants, asserted where they could break:
+//!
+//! 1. Only a settled prefix of the window is acknowledged.
+//! 2. An entry is settled by this session's answer for exactly its position, by the watermark a
+//!    session opened with, or by a recorded reason. By nothing else.
+//! 3. Entries are sent in order, each once per session, each with the position sent before it.
+//! 4. Reads are delivered in order and without gaps: window tail = first entry delivered.
+//! 5. read = published + duplicate + filtered + rewound + open.
+//! 6. A stopped machine wants nothing: no timer, no read, no session.
+
+mod accounting;
+mod flow;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use georepl_cursor::{
+    Generation, Offset, Position, ReadId, ReadLimits, ReadOutcome, ReadRefused, ReadStart, Rewound,
+};
+use georepl_storage::Time;
+
+pub use accounting::Accounting;
+use flow::Flow;
+
+use crate::limits::Limits;
+use crate::session::{Incarnation, OpenError, Outgoing, Receipt, SessionId};
+use crate::why::{Reason, RewindReason, StopReason, Wake, Why};
+use crate::window::{Delivered, Settled};
+
+/// What the world sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum State {
+    /// It was started and has not yet rewound the cursor under its first session.
+    Starting,
+    /// It replicates, or says why it does not.
+    Started,
+    /// It is not running.
+    Stopped,
+}
+
+/// What the remote holds, as its answer to an opening says, checked against the source's log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Held {
+    /// Everything up to here; nothing yet when `None`.
+    Through(Option<Position>),
+    /// A position where this source has no entry, or another one.
+    Foreign(Position),
+}
+
+/// How to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Stop {
+    /// At once. What was sent may still land; the next session's opening tells.
+    Now,
+    /// Read and send no more, and stop when every send is answered or at this time.
+    Settle(Time),
+}
+
+/// Everything that can happen to a replicator.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Input<E> {
+    /// Start it. No effect when it runs or may not be started again.
+    Start,
+    /// Stop it. No effect when it is stopped.
+    Stop(Stop),
+    /// The answer to [`Output::Read`].
+    ReadAnswered(Result<ReadStart, ReadRefused>),
+    /// A read ended. The cursor reports each once, in order.
+    ReadCompleted {
+        /// Which read.
+        id: ReadId,
+        /// How it ended.
+        outcome: ReadOutcome<Delivered<E>>,
+    },
+    /// The answer to [`Output::CancelRead`]: whether a waiting read was taken.
+    CancelAnswered(bool),
+    /// The answer to [`Output::Rewind`].
+    Rewound(Rewound),
+    /// The cursor is closed: nothing can be read or acknowledged any more.
+    CursorClosed,
+    /// The opening of a session was answered.
+    Opened {
+        /// Which session.
+        session: SessionId,
+        /// What the remote holds.
+        held: Held,
+    },
+    /// A session could not be opened.
+    OpenFailed {
+        /// Which session.
+        session: SessionId,
+        /// Why.
+        error: OpenError,
+    },
+    /// The remote answered for entries.
+    Receipts {
+        /// In which session.
+        session: SessionId,
+        /// The answers, in any order.
+        receipts: Vec<Receipt>,
+    },
+    /// A session ended by itself.
+    Lost {
+        /// Which session.
+        session: SessionId,
+        /// Why, for people.
+        message: Arc<str>,
+    },
+    /// Time has passed.
+    Tick,
+    /// A part outside the machine broke a promise; the replicator ends with this reason.
+    Failed(Arc<str>),
+}
+
+/// Everything a replicator does.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Output<E> {
+    /// Open a session; answer with [`Input::Opened`] or [`Input::OpenFailed`].
+    Open {
+        /// The new session.
+        session: SessionId,
+        /// The source's incarnation.
+        incarnation: Incarnation,
+    },
+    /// Give a session up, open or still opening.
+    Close(SessionId),
+    /// Start a read or a wait; answer with [`Input::ReadAnswered`].
+    Read(ReadLimits),
+    /// Cancel the waiting read; answer with [`Input::CancelAnswered`].
+    CancelRead,
+    /// Rewind the cursor; answer with [`Input::Rewound`].
+    Rewind,
+    /// Publish entries, in this order.
+    Send {
+        /// In which session.
+        session: SessionId,
+        /// The entries.
+        batch: Vec<Outgoing<E>>,
+    },
+    /// Acknowledge every entry before `through`.
+    Acknowledge {
+        /// The first entry that is not acknowledged.
+        through: Offset,
+        /// The last position among them that the remote holds, if it moved.
+        last_published: Option<Position>,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Life<E> {
+    Stopped(StopReason),
+    Running(Flow<E>),
+}
+
+/// One replicator. `E` is what the driver publishes for an entry.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Machine<E> {
+    limits: Limits,
+    incarnation: Incarnation,
+    last_session: SessionId,
+    last_published: Option<Position>,
+    life: Life<E>,
+    accounting: Accounting,
+    /// The reason that [`Machine::why`] gives, and since when it does.
+    reason_since: (&'static str, Time),
+    outputs: VecDeque<Output<E>>,
+}
+
+impl<E> Machine<E> {
+    /// A stopped replicator of the owner `owner` (the version its cursor's record got when it was
+    /// taken), for a cursor whose last published position is `last_published`.
+    pub fn new(limits: Limits, owner: u64, last_published: Option<Position>) -> Self {
+        Self {
+            limits,
+            incarnation: Incarnation(1),
+            last_session: SessionId { owner, counter: 0 },
+            last_published,
+            life: Life::Stopped(StopReason::NotStarted),
+            accounting: Accounting::default(),
+            reason_since: ("stopped", Time::ZERO),
+            outputs: VecDeque::new(),
+        }
+    }
+
+    /// Takes one input. Drain [`Machine::poll_output`] afterwards.
+    pub fn handle(&mut self, now: Time, input: Input<E>) {
+        match input {
+            Input::Start => self.on_start(now),
+            Input::Stop(Stop::Now) => self.stop(StopReason::Requested),
+            Input::Stop(Stop::Settle(until)) => self.on_settle(until),
+            Input::ReadAnswered(answer) => self.on_read_answered(now, answer),
+            Input::ReadCompleted { id, outcome } => self.on_read_completed(now, id, outcome),
+            Input::CancelAnswered(cancelled) => self.on_cancel_answered(cancelled),
+            Input::Rewound(rewound) => self.finish_rewind(rewound),
+            Input::CursorClosed => self.stop(StopReason::CursorClosed),
+            Input::Opened { session, held } => self.on_opened(now, session, held),
+            Input::OpenFailed { session, error } => self.on_open_failed(now, session, error),
+            Input::Receipts { session, receipts } => self.on_receipts(now, session, receipts),
+            Input::Lost { session, message } => self.on_lost(now, session, message),
+            Input::Tick => {}
+            Input::Failed(message) => self.stop(StopReason::Failed(message)),
+        }
+        self.advance(now);
+        let reason = self.reason().name();
+        if reason != self.reason_since.0 {
+            self.reason_since = (reason, now);
+        }
+    }
+
+    /// The next thing to do, until `None`.
+    pub fn poll_output(&mut self) -> Option<Output<E>> {
+        self.outputs.pop_front()
+    }
+
+    /// When to call [`Machine::handle`] with [`Input::Tick`], if nothing else happens before.
+    pub fn wake_at(&self) -> Option<Time> {
+        match &self.life {
+            Life::Stopped(_) => None,
+            Life::Running(flow) => flow.wake_at(),
+        }
+    }
+
+    /// What the world sees.
+    pub fn state(&self) -> State {
+        match &self.life {
+            Life::Stopped(_) => State::Stopped,
+            Life::Running(flow) if flow.is_starting() => State::Starting,
+            Life::Running(_) => State::Started,
+        }
+    }
+
+    /// Whether a session is open.
+    pub fn connected(&self) -> bool {
+        matches!(&self.life, Life::Running(flow) if flow.open_session().is_some())
+    }
+
+    /// Why nothing moves, given a backlog of so many entries.
+    pub fn why(&self, now: Time, backlog: u64) -> Why {
+        let (reason, wake) = match &self.life {
+            Life::Stopped(_) => (self.reason(), Wake::Operator),
+            Life::Running(flow) => (flow.reason(), flow.wake(now)),
+        };
+        Why { reason, since: now.saturating_since(self.reason_since.1), wake, backlog }
+    }
+
+    /// What became of the entries that were read.
+    pub fn accounting(&self) -> Accounting {
+        let open = match &self.life {
+            Life::Stopped(_) => 0,
+            Life::Running(flow) => flow.window.len() as u64,
+        };
+        let mut accounting = self.accounting;
+        accounting.open = open;
+        debug_assert!(accounting.balances(), "5: every entry read is accounted for");
+        accounting
+    }
+
+    /// The last position that the remote is known to hold and that is acknowledged.
+    pub fn last_published(&self) -> Option<Position> {
+        self.last_published
+    }
+
+    /// The session that is open or being opened.
+    pub fn session(&self) -> Option<SessionId> {
+        match &self.life {
+            Life::Stopped(_) => None,
+            Life::Running(flow) => flow.any_session(),
+        }
+    }
+
+    /// The reads that were started and have not ended.
+    pub fn outstanding_reads(&self) -> impl Iterator<Item = ReadId> + '_ {
+        let flow = match &self.life {
+            Life::Stopped(_) => None,
+            Life::Running(flow) => Some(flow),
+        };
+        flow.into_iter().flat_map(Flow::outstanding_reads)
+    }
+
+    /// Renames sessions and generations, puts `now` at zero and forgets what only statistics
+    /// remember, so that an exploration recognises situations that differ in nothing else.
+    pub fn renumber(
+        &mut self,
+        now: Time,
+        session: &dyn Fn(SessionId) -> SessionId,
+        generation: &dyn Fn(Generation) -> Generation,
+    ) {
+        assert!(self.outputs.is_empty(), "outputs name the old ids");
+        self.last_session = session(self.last_session);
+        self.reason_since.1 = Time::ZERO;
+        self.accounting = Accounting::default();
+        if let Life::Running(flow) = &mut self.life {
+            self.accounting.read = flow.window.len() as u64;
+            flow.renumber(now, session, generation);
+        }
+    }
+
+    fn reason(&self) -> Reason {
+        match &self.life {
+            Life::Stopped(reason) => Reason::Stopped(reason.clone()),
+            Life::Running(flow) => flow.reason(),
+        }
+    }
+
+    fn on_start(&mut self, now: Time) {
+        if matches!(&self.life, Life::Stopped(reason) if reason.may_restart()) {
+            self.life = Life::Running(Flow::starting(now));
+        }
+    }
+
+    fn on_settle(&mut self, until: Time) {
+        if let Life::Running(flow) = &mut self.life {
+            flow.stop_at = Some(until);
+        }
+    }
+
+    /// Ends whatever runs. The first reason stays.
+    fn stop(&mut self, reason: StopReason) {
+        let Life::Running(flow) = &self.life else {
+            return;
+        };
+        if flow.has_reads() {
+            self.outputs.push_back(Output::CancelRead);
+        }
+        self.outputs.extend(flow.any_session().map(Output::Close));
+        self.accounting.rewound += flow.window.len() as u64;
+        self.life = Life::Stopped(reason);
+    }
+
+    fn next_session(&mut self) -> SessionId {
+        self.last_session.counter += 1;
+        self.last_session
+    }
+}
+
+/// Answers and events of the cursor.
+impl<E> Machine<E> {
+    fn on_read_answered(&mut self, now: Time, answer: Result<ReadStart, ReadRefused>) {
+        let Life::Running(flow) = &mut self.life else {
+            return;
+        };
+        match answer {
+            Ok(start) => flow.read_started(now, start, self.limits.read_timeout),
+            Err(ReadRefused::Closed) => self.stop(StopReason::CursorClosed),
+            Err(ReadRefused::Terminated) => flow.log_ended(),
+            Err(ReadRefused::AlreadyWaiting | ReadRefused::TooManyInFlight) => {
+                // Someone else reads through this cursor. Not ours to break; tried again later.
+                flow.read_failed(now, "another reader uses this cursor".into(), &self.limits);
+            }
+            Err(ReadRefused::NothingToRead) => unreachable!("a read that waits is not refused"),
+        }
+    }
+
+    fn on_read_completed(&mut self, now: Time, id: ReadId, outcome: ReadOutcome<Delivered<E>>) {
+        let Life::Running(flow) = &mut self.life else {
+            return;
+        };
+        // Whose id is unknown was given up: by a rewind, a cancellation or a stop.
+        if !flow.forget_read(id) {
+            return;
+        }
+        match outcome {
+            ReadOutcome::Entries(entries) if flow.is_rewinding() => drop(entries),
+            ReadOutcome::Entries(entries) if entries.is_empty() => {
+                flow.read_failed(now, "storage answered without entries".into(), &self.limits);
+            }
+            ReadOutcome::Entries(entries) => {
+                assert_eq!(id.from, flow.window.tail(), "4: reads are delivered in order");
+                self.accounting.read += entries.len() as u64;
+                flow.delivered(now, entries, self.limits.read_timeout);
+            }
+            ReadOutcome::Cancelled | ReadOutcome::Superseded => {}
+            ReadOutcome::Failed(failed) => flow.read_failed(now, failed.message, &self.limits),
+            ReadOutcome::Terminated => flow.log_ended(),
+            ReadOutcome::Closed => self.stop(StopReason::CursorClosed),
+        }
+    }
+
+    fn on_cancel_answered(&mut self, cancelled: bool) {
+        if let Life::Running(flow) = &mut self.life
+            && cancelled
+        {
+            flow.forget_waiting_read();
+        }
+    }
+}
+
+/// Answers and events of the remote.
+impl<E> Machine<E> {
+    fn on_opened(&mut self, now: Time, session: SessionId, held: Held) {
+        let Life::Running(flow) = &mut self.life else {
+            return;
+        };
+        if !flow.is_opening(session) {
+            return;
+        }
+        let blocked = match held {
+            Held::Foreign(watermark) => Reason::RemoteAhead { watermark },
+            Held::Through(watermark) if watermark < self.last_published => {
+                let last_published =
+                    self.last_published.expect("no position is below no position");
+                Reason::RemoteBehind { watermark, last_published }
+            }
+            Held::Through(watermark) => return flow.opened(session, watermark),
+        };
+        self.accounting.rewound += flow.window.len() as u64;
+        if flow.has_reads() {
+            self.outputs.push_back(Output::CancelRead);
+        }
+        self.outputs.push_back(Output::Close(session));
+        flow.block(now, blocked);
+    }
+
+    fn on_open_failed(&mut self, now: Time, session: SessionId, error: OpenError) {
+        let Life::Running(flow) = &mut self.life else {
+            return;
+        };
+        if !flow.is_opening(session) {
+            return;
+        }
+        match error {
+            OpenError::Unreachable(message) => flow.retry_open(now, message, &self.limits),
+            OpenError::LaterOwner { newest, .. } => self.stop(StopReason::LaterOwner(newest)),
+            OpenError::LaterIncarnation { newest, .. } => {
+                self.stop(StopReason::LaterIncarnation(newest));
+            }
+        }
+    }
+
+    fn on_receipts(&mut self, now: Time, session: SessionId, receipts: Vec<Receipt>) {
+        let Life::Running(flow) = &mut self.life else {
+            return;
+        };
+        // Answers of another session speak of another attempt.
+        if flow.open_session() != Some(session) {
+            return;
+        }
+        let failed = flow.take_receipts(now, receipts, &self.limits);
+        if let Some(reason) = failed {
+            match reason {
+                RewindReason::Refused => self.accounting.refusals += 1,
+                _ => self.accounting.gaps += 1,
+            }
+            self.outputs.push_back(Output::Close(session));
+            self.begin_rewind(now, reason);
+        }
+    }
+
+    fn on_lost(&mut self, now: Time, session: SessionId, message: Arc<str>) {
+        let Life::Running(flow) = &mut self.life else {
+            return;
+        };
+        if flow.any_session() == Some(session) {
+            flow.retry_open(now, message, &self.limits);
+            self.accounting.links_lost += 1;
+            self.begin_rewind(now, RewindReason::LinkLost);
+        }
+    }
+}
+
+/// The rewind procedure.
+impl<E> Machine<E> {
+    /// Steps 1 and 2. A procedure that runs already absorbs the reason.
+    fn begin_rewind(&mut self, now: Time, reason: RewindReason) {
+        let Life::Running(flow) = &mut self.life else {
+            return;
+        };
+        let first = flow.await_rewind(reason, now + self.limits.read_timeout);
+        if first && flow.has_reads() {
+            self.outputs.push_back(Output::CancelRead);
+        }
+    }
+
+    /// Steps 4 and 5.
+    fn finish_rewind(&mut self, rewound: Rewound) {
+        let Life::Running(flow) = &mut self.life else {
+            return;
+        };
+        self.accounting.rewinds += 1;
+        self.accounting.rewound += flow.window.len() as u64;
+        flow.rewound(rewound.read_position);
+    }
+
+    /// Does whatever can be done now.
+    fn advance(&mut self, now: Time) {
+        self.expire(now);
+        self.connect(now);
+        self.acknowledge();
+        let Life::Running(flow) = &mut self.life else {
+            return;
+        };
+        if flow.stop_at.is_some_and(|until| flow.settled_or_stuck() || until <= now) {
+            return self.stop(StopReason::Requested);
+        }
+        if flow.is_drained() {
+            return self.stop(StopReason::Drained);
+        }
+        if flow.may_rewind(now) {
+            self.outputs.push_back(Output::Rewind);
+            return;
+        }
+        self.send(now);
+        self.acknowledge();
+        self.read(now);
+    }
+
+    /// What timed out.
+    fn expire(&mut self, now: Time) {
+        let Life::Running(flow) = &mut self.life else {
+            return;
+        };
+        let due = |at: Option<Time>| at.is_some_and(|at| at <= now);
+        if due(flow.open_due()) || due(flow.receipts_due()) {
+            let session = flow.any_session().expect("a session that timed out is there");
+            let message = "the remote did not answer in time".into();
+            flow.retry_open(now, message, &self.limits);
+            self.accounting.links_lost += 1;
+            self.outputs.push_back(Output::Close(session));
+            self.begin_rewind(now, RewindReason::ReceiptTimeout);
+        } else if due(flow.read_due()) {
+            // The session is sound, but only an opening tells what the remote holds by now.
+            let session = flow.any_session();
+            flow.reopen(now);
+            self.outputs.extend(session.map(Output::Close));
+            self.begin_rewind(now, RewindReason::ReadTimeout);
+        }
+    }
+
+    /// Step 3.
+    fn connect(&mut self, now: Time) {
+        let Life::Running(flow) = &self.life else {
+            return;
+        };
+        if flow.stop_at.is_none() && flow.may_open(now) {
+            let session = self.next_session();
+            let until = now + self.limits.open_timeout;
+            if let Life::Running(flow) = &mut self.life {
+                flow.opening(session, until);
+            }
+            self.accounting.sessions += 1;
+            self.outputs.push_back(Output::Open { session, incarnation: self.incarnation });
+        }
+    }
+
+    fn send(&mut self, now: Time) {
+        let Life::Running(flow) = &mut self.life else {
+            return;
+        };
+        let Some(session) = flow.may_send() else {
+            return;
+        };
+        let batch = flow.next_batch(now, &self.limits, &mut self.accounting);
+        if !batch.is_empty() {
+            self.outputs.push_back(Output::Send { session, batch });
+        }
+    }
+
+    /// Acknowledges the settled prefix: the only place where entries leave the window forwards.
+    fn acknowledge(&mut self) {
+        let Life::Running(flow) = &mut self.life else {
+            return;
+        };
+        let before = flow.window.head();
+        let published_before = self.last_published;
+        while let Some((position, bytes, how)) = flow.window.pop_settled() {
+            self.accounting.settled(how, bytes);
+            if !matches!(how, Settled::Passed(_)) {
+                self.last_published = Some(position);
+            }
+        }
+        let through = flow.window.head();
+        if through > before {
+            let moved = self.last_published != published_before;
+            let last_published = self.last_published.filter(|_| moved);
+            self.outputs.push_back(Output::Acknowledge { through, last_published });
+        }
+    }
+
+    fn read(&mut self, now: Time) {
+        let Life::Running(flow) = &mut self.life else {
+            return;
+        };
+        if let Some(limits) = flow.next_read(now, &self.limits) {
+            self.outputs.push_back(Output::Read(limits));
+        }
+    }
+}
+
+/// How long until `at`.
+fn until(now: Time, at: Time) -> Duration {
+    at.saturating_since(now)
+}

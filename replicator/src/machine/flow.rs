@@ -1,0 +1,540 @@
+//! What a running replicator knows: its session, its rewind, its window and its reads.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use georepl_cursor::{Generation, Offset, Position, ReadId, ReadLimits, ReadStart};
+use georepl_storage::Time;
+
+use super::accounting::Accounting;
+use super::until;
+use crate::limits::Limits;
+use crate::session::{Outgoing, Receipt, SessionId};
+use crate::why::{Reason, RewindReason, RewindReasons, Wake};
+use crate::window::{Delivered, Settled, Window};
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Session {
+    Closed { open_at: Time, failures: u32, last: Option<Arc<str>> },
+    Opening { id: SessionId, until: Time, failures: u32 },
+    Open { id: SessionId, failures: u32 },
+    /// The remote and the source disagree on what was published. An operator decides.
+    Blocked(Reason),
+}
+
+/// `wait_for_cursor_rewinding`, while it has a reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Rewinding {
+    reasons: RewindReasons,
+    /// Reads that are in storage then no longer hold the rewind up.
+    drain_until: Time,
+}
+
+/// The cursor's reads as this replicator started them, in their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Outstanding {
+    id: ReadId,
+    limits: ReadLimits,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Asking {
+    /// Another read may be asked for.
+    Nothing,
+    /// A read was asked for and not yet answered.
+    For(ReadLimits),
+    /// The last read waits for an entry.
+    Waiting,
+    /// No entry will follow.
+    Ended,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Retry {
+    at: Time,
+    failures: u32,
+    message: Arc<str>,
+}
+
+/// The entry that the remote refused last.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct RefusedHead {
+    position: Position,
+    retry: Retry,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Flow<E> {
+    session: Session,
+    rewinding: Option<Rewinding>,
+    pub(super) window: Window<E>,
+    /// The highest position the remote is known to hold.
+    known: Option<Position>,
+    /// The position sent last since the rewind; `known` before the first.
+    previous: Option<Position>,
+    reads: VecDeque<Outstanding>,
+    asking: Asking,
+    read_due: Option<Time>,
+    read_retry: Option<Retry>,
+    refused: Option<RefusedHead>,
+    receipts_due: Option<Time>,
+    pub(super) stop_at: Option<Time>,
+}
+
+/// Coming and going.
+impl<E> Flow<E> {
+    pub(super) fn starting(now: Time) -> Self {
+        let mut reasons = RewindReasons::default();
+        reasons.insert(RewindReason::Start);
+        Self {
+            session: Session::Closed { open_at: now, failures: 0, last: None },
+            rewinding: Some(Rewinding { reasons, drain_until: now }),
+            window: Window::new(Offset::ZERO),
+            known: None,
+            previous: None,
+            reads: VecDeque::new(),
+            asking: Asking::Nothing,
+            read_due: None,
+            read_retry: None,
+            refused: None,
+            receipts_due: None,
+            stop_at: None,
+        }
+    }
+
+    pub(super) fn is_starting(&self) -> bool {
+        self.rewinding.is_some_and(|rewinding| rewinding.reasons.contains(RewindReason::Start))
+    }
+
+    /// Nothing is unanswered, or no answer can come any more in this session.
+    pub(super) fn settled_or_stuck(&self) -> bool {
+        self.window.unanswered() == 0 || self.open_session().is_none()
+    }
+
+    pub(super) fn is_drained(&self) -> bool {
+        self.asking == Asking::Ended
+            && self.rewinding.is_none()
+            && self.window.is_empty()
+            && self.reads.is_empty()
+    }
+
+    pub(super) fn renumber(
+        &mut self,
+        now: Time,
+        session: &dyn Fn(SessionId) -> SessionId,
+        generation: &dyn Fn(Generation) -> Generation,
+    ) {
+        let shift = |at: &mut Time| *at = Time::ZERO + until(now, *at);
+        match &mut self.session {
+            Session::Closed { open_at, .. } => shift(open_at),
+            Session::Opening { id, until, .. } => {
+                *id = session(*id);
+                shift(until);
+            }
+            Session::Open { id, .. } => *id = session(*id),
+            Session::Blocked(_) => {}
+        }
+        for read in &mut self.reads {
+            read.id.generation = generation(read.id.generation);
+        }
+        self.rewinding.iter_mut().for_each(|rewinding| shift(&mut rewinding.drain_until));
+        self.read_retry.iter_mut().for_each(|retry| shift(&mut retry.at));
+        self.refused.iter_mut().for_each(|refused| shift(&mut refused.retry.at));
+        let times = [&mut self.read_due, &mut self.receipts_due, &mut self.stop_at];
+        times.into_iter().flatten().for_each(shift);
+    }
+}
+
+/// The session.
+impl<E> Flow<E> {
+    pub(super) fn open_session(&self) -> Option<SessionId> {
+        match self.session {
+            Session::Open { id, .. } => Some(id),
+            _ => None,
+        }
+    }
+
+    pub(super) fn any_session(&self) -> Option<SessionId> {
+        match self.session {
+            Session::Open { id, .. } | Session::Opening { id, .. } => Some(id),
+            Session::Closed { .. } | Session::Blocked(_) => None,
+        }
+    }
+
+    pub(super) fn is_opening(&self, session: SessionId) -> bool {
+        matches!(self.session, Session::Opening { id, .. } if id == session)
+    }
+
+    pub(super) fn may_open(&self, now: Time) -> bool {
+        matches!(self.session, Session::Closed { open_at, .. } if open_at <= now)
+    }
+
+    pub(super) fn opening(&mut self, id: SessionId, until: Time) {
+        self.session = Session::Opening { id, until, failures: self.failures() };
+    }
+
+    /// The remote answered: nothing of an older session can land any more, and it holds
+    /// everything up to `watermark`. So every send of an older session is settled.
+    pub(super) fn opened(&mut self, id: SessionId, watermark: Option<Position>) {
+        self.session = Session::Open { id, failures: self.failures() };
+        self.known = watermark;
+        if let Some(through) = watermark {
+            self.window.settle_through(through);
+        }
+        self.receipts_due = None;
+    }
+
+    pub(super) fn block(&mut self, now: Time, reason: Reason) {
+        *self = Self { session: Session::Blocked(reason), rewinding: None, ..Self::starting(now) };
+    }
+
+    /// The session is gone; the next is opened after a delay that grows with the failures.
+    pub(super) fn retry_open(&mut self, now: Time, message: Arc<str>, limits: &Limits) {
+        let failures = self.failures().saturating_add(1);
+        let open_at = now + limits.open_backoff.delay(failures);
+        self.session = Session::Closed { open_at, failures, last: Some(message) };
+        self.receipts_due = None;
+    }
+
+    /// The session is given up although it is sound, and the next is opened at once.
+    pub(super) fn reopen(&mut self, now: Time) {
+        self.session = Session::Closed { open_at: now, failures: self.failures(), last: None };
+        self.receipts_due = None;
+    }
+
+    /// Settles what the receipts speak of. Returns the reason if the session must be given up.
+    pub(super) fn take_receipts(
+        &mut self,
+        now: Time,
+        receipts: Vec<Receipt>,
+        limits: &Limits,
+    ) -> Option<RewindReason> {
+        let mut failed = None;
+        for receipt in receipts {
+            match receipt {
+                Receipt::Published(position) => self.settle(position, Settled::Published),
+                Receipt::Duplicate(position) => self.settle(position, Settled::Duplicate),
+                Receipt::Gap(_) => failed = failed.or(Some(RewindReason::Gap)),
+                Receipt::Refused(position, refusal) => {
+                    // Behind a failure the remote refuses only in its wake.
+                    if failed.is_none() {
+                        self.refuse(now, position, refusal.message, limits);
+                        failed = Some(RewindReason::Refused);
+                    }
+                }
+            }
+        }
+        let waits = self.window.unanswered() > 0;
+        self.receipts_due = waits.then_some(now + limits.receipt_timeout);
+        match failed {
+            Some(RewindReason::Refused) => self.reopen(now),
+            Some(_) => self.retry_open(now, "the remote reported a gap".into(), limits),
+            None => {}
+        }
+        failed
+    }
+
+    fn settle(&mut self, position: Position, how: Settled) {
+        if self.window.settle(position, how) {
+            self.known = self.known.max(Some(position));
+            if let Session::Open { failures, .. } = &mut self.session {
+                *failures = 0;
+            }
+        }
+    }
+
+    fn refuse(&mut self, now: Time, position: Position, message: Arc<str>, limits: &Limits) {
+        let before = self.refused.take().filter(|refused| refused.position == position);
+        let failures = before.map_or(0, |refused| refused.retry.failures).saturating_add(1);
+        let at = now + limits.refused_backoff.delay(failures);
+        self.refused = Some(RefusedHead { position, retry: Retry { at, failures, message } });
+    }
+
+    fn failures(&self) -> u32 {
+        match self.session {
+            Session::Closed { failures, .. }
+            | Session::Opening { failures, .. }
+            | Session::Open { failures, .. } => failures,
+            Session::Blocked(_) => 0,
+        }
+    }
+}
+
+/// The rewind.
+impl<E> Flow<E> {
+    pub(super) fn is_rewinding(&self) -> bool {
+        self.rewinding.is_some()
+    }
+
+    /// Adds a reason. True when it is the first, so that the procedure begins.
+    pub(super) fn await_rewind(&mut self, reason: RewindReason, drain_until: Time) -> bool {
+        let first = self.rewinding.is_none();
+        let fresh = Rewinding { reasons: RewindReasons::default(), drain_until };
+        self.rewinding.get_or_insert(fresh).reasons.insert(reason);
+        self.read_retry = None;
+        self.read_due = None;
+        first
+    }
+
+    /// Reads are drained and the old session is fenced.
+    pub(super) fn may_rewind(&self, now: Time) -> bool {
+        self.rewinding.is_some_and(|r| self.reads.is_empty() || r.drain_until <= now)
+            && self.open_session().is_some()
+            && self.stop_at.is_none()
+    }
+
+    pub(super) fn rewound(&mut self, read_position: Offset) {
+        self.rewinding = None;
+        self.window = Window::new(read_position);
+        self.previous = self.known;
+        self.reads.clear();
+        self.asking = Asking::Nothing;
+    }
+}
+
+/// Sending.
+impl<E> Flow<E> {
+    pub(super) fn may_send(&self) -> Option<SessionId> {
+        let free = self.rewinding.is_none() && self.stop_at.is_none();
+        self.open_session().filter(|_| free)
+    }
+
+    /// The entries that can be sent now, up to the first that blocks what follows.
+    pub(super) fn next_batch(
+        &mut self,
+        now: Time,
+        limits: &Limits,
+        accounting: &mut Accounting,
+    ) -> Vec<Outgoing<E>> {
+        let mut batch = Vec::new();
+        while let Some(position) = self.window.next_ready() {
+            if self.known >= Some(position) {
+                self.window.settle_next(Settled::Duplicate);
+                continue;
+            }
+            if self.holds_back(position, now) {
+                break;
+            }
+            let entry = self.window.send_next();
+            let previous = self.previous.replace(position);
+            accounting.sent(position);
+            batch.push(Outgoing { previous, position, entry });
+        }
+        if !batch.is_empty() {
+            self.receipts_due.get_or_insert(now + limits.receipt_timeout);
+        }
+        batch
+    }
+
+    fn holds_back(&self, position: Position, now: Time) -> bool {
+        self.refused.as_ref().is_some_and(|r| r.position <= position && now < r.retry.at)
+    }
+}
+
+/// Reading.
+impl<E> Flow<E> {
+    pub(super) fn has_reads(&self) -> bool {
+        !self.reads.is_empty()
+    }
+
+    pub(super) fn outstanding_reads(&self) -> impl Iterator<Item = ReadId> + '_ {
+        self.reads.iter().map(|read| read.id)
+    }
+
+    /// The next read, if there is room for it. Nothing is read for a handful of free places:
+    /// reads stay large while the window is full, and an empty window is filled at once.
+    pub(super) fn next_read(&mut self, now: Time, limits: &Limits) -> Option<ReadLimits> {
+        let idle = self.asking == Asking::Nothing
+            && self.rewinding.is_none()
+            && self.stop_at.is_none()
+            && self.open_session().is_some()
+            && self.reads.len() < limits.reads_in_flight as usize
+            && self.read_retry.as_ref().is_none_or(|retry| retry.at <= now);
+        if !idle {
+            return None;
+        }
+        let reserved: u64 = self.reads.iter().map(|read| u64::from(read.limits.entries)).sum();
+        let used = self.window.len() as u64 + reserved;
+        let free = u64::from(limits.window_entries).saturating_sub(used);
+        let reserved_bytes: u64 = self.reads.iter().map(|read| read.limits.bytes).sum();
+        let free_bytes = limits.window_bytes.saturating_sub(self.window.bytes() + reserved_bytes);
+        let enough = u64::from(limits.window_entries).div_ceil(10).min(limits.read_entries.into());
+        if free < enough || free_bytes == 0 {
+            return None;
+        }
+        let entries = u32::try_from(free).unwrap_or(u32::MAX).min(limits.read_entries);
+        let read = ReadLimits { entries, bytes: free_bytes.min(limits.read_bytes) };
+        self.asking = Asking::For(read);
+        Some(read)
+    }
+
+    pub(super) fn read_started(&mut self, now: Time, start: ReadStart, timeout: Duration) {
+        let Asking::For(limits) = self.asking else {
+            panic!("a read is answered after it was asked for");
+        };
+        let (id, asking) = match start {
+            ReadStart::Dispatched(id) => (id, Asking::Nothing),
+            ReadStart::Waiting(id) => (id, Asking::Waiting),
+        };
+        self.asking = asking;
+        self.reads.push_back(Outstanding { id, limits });
+        if asking == Asking::Nothing {
+            self.read_due.get_or_insert(now + timeout);
+        }
+    }
+
+    /// Whether the read was outstanding; it no longer is.
+    pub(super) fn forget_read(&mut self, id: ReadId) -> bool {
+        let Some(index) = self.reads.iter().position(|read| read.id == id) else {
+            return false;
+        };
+        self.reads.remove(index);
+        if index == self.reads.len() && self.asking == Asking::Waiting {
+            self.asking = Asking::Nothing;
+        }
+        true
+    }
+
+    pub(super) fn forget_waiting_read(&mut self) {
+        if self.asking == Asking::Waiting {
+            self.asking = Asking::Nothing;
+            self.reads.pop_back();
+        }
+    }
+
+    pub(super) fn delivered(&mut self, now: Time, entries: Vec<Delivered<E>>, timeout: Duration) {
+        self.read_retry = None;
+        self.rearm_read_due(now, timeout);
+        entries.into_iter().for_each(|entry| self.window.push(entry));
+    }
+
+    pub(super) fn read_failed(&mut self, now: Time, message: Arc<str>, limits: &Limits) {
+        if let Asking::For(_) = self.asking {
+            self.asking = Asking::Nothing;
+        }
+        self.rearm_read_due(now, limits.read_timeout);
+        let failures = self.read_retry.take().map_or(0, |retry| retry.failures).saturating_add(1);
+        let at = now + limits.read_backoff.delay(failures);
+        self.read_retry = Some(Retry { at, failures, message });
+    }
+
+    pub(super) fn log_ended(&mut self) {
+        self.asking = Asking::Ended;
+    }
+
+    fn rearm_read_due(&mut self, now: Time, timeout: Duration) {
+        let in_storage = self.reads.len() - usize::from(self.asking == Asking::Waiting);
+        self.read_due = (in_storage > 0).then_some(now + timeout);
+    }
+}
+
+/// Timers and reasons.
+impl<E> Flow<E> {
+    pub(super) fn open_due(&self) -> Option<Time> {
+        match self.session {
+            Session::Opening { until, .. } => Some(until),
+            _ => None,
+        }
+    }
+
+    pub(super) fn receipts_due(&self) -> Option<Time> {
+        self.receipts_due
+    }
+
+    pub(super) fn read_due(&self) -> Option<Time> {
+        self.read_due
+    }
+
+    pub(super) fn wake_at(&self) -> Option<Time> {
+        let open_at = match self.session {
+            Session::Closed { open_at, .. } if self.stop_at.is_none() => Some(open_at),
+            _ => None,
+        };
+        let drain = self.rewinding.filter(|_| self.has_reads() && self.open_session().is_some());
+        let times = [
+            open_at,
+            self.open_due(),
+            self.receipts_due,
+            self.read_due,
+            drain.map(|rewinding| rewinding.drain_until),
+            self.read_retry.as_ref().map(|retry| retry.at),
+            self.held_back().map(|refused| refused.retry.at),
+            self.stop_at,
+        ];
+        times.into_iter().flatten().min()
+    }
+
+    /// The refusal, while it keeps something in the window from being sent.
+    fn held_back(&self) -> Option<&RefusedHead> {
+        let sending = self.rewinding.is_none() && self.open_session().is_some();
+        self.refused.as_ref().filter(|r| sending && self.window.first_ready() >= Some(r.position))
+    }
+
+    pub(super) fn reason(&self) -> Reason {
+        if let Session::Blocked(reason) = &self.session {
+            return reason.clone();
+        }
+        if self.stop_at.is_some() {
+            return Reason::Stopping;
+        }
+        match &self.session {
+            Session::Closed { failures, last, .. } => {
+                return Reason::Connecting { failures: *failures, last: last.clone() };
+            }
+            Session::Opening { failures, .. } => {
+                return Reason::Connecting { failures: *failures, last: None };
+            }
+            Session::Open { .. } | Session::Blocked(_) => {}
+        }
+        if let Some(rewinding) = self.rewinding {
+            return Reason::Rewinding(rewinding.reasons);
+        }
+        if let Some(refused) = self.held_back() {
+            let Retry { failures, message, .. } = &refused.retry;
+            let position = refused.position;
+            return Reason::Refused { position, times: *failures, message: message.clone() };
+        }
+        if let Some((position, message)) = self.window.first_unreadable() {
+            return Reason::Unreadable { position, message: message.clone() };
+        }
+        if let Some(retry) = &self.read_retry {
+            return Reason::ReadFailed { message: retry.message.clone() };
+        }
+        if let Some(first) = self.window.first_unanswered() {
+            return Reason::AwaitingReceipts { entries: self.window.unanswered(), first };
+        }
+        match self.asking {
+            Asking::Waiting => Reason::WaitingForEntries,
+            Asking::Ended => Reason::Ended,
+            Asking::For(_) => Reason::Reading,
+            Asking::Nothing if self.has_reads() => Reason::Reading,
+            Asking::Nothing => Reason::Unexplained,
+        }
+    }
+
+    pub(super) fn wake(&self, now: Time) -> Wake {
+        let after = |at: Option<Time>| at.map_or(Duration::ZERO, |at| until(now, at));
+        match self.reason() {
+            Reason::RemoteBehind { .. } | Reason::RemoteAhead { .. } | Reason::Stopped(_) => {
+                Wake::Operator
+            }
+            Reason::Unreadable { .. } if self.window.unanswered() == 0 => Wake::Operator,
+            Reason::Unreadable { .. } => Wake::Remote(after(self.receipts_due)),
+            Reason::Stopping => Wake::Timer(after(self.stop_at)),
+            Reason::Connecting { .. } if self.open_due().is_some() => {
+                Wake::Remote(after(self.open_due()))
+            }
+            Reason::Connecting { .. } | Reason::Refused { .. } | Reason::ReadFailed { .. } => {
+                Wake::Timer(after(self.wake_at()))
+            }
+            Reason::Rewinding(_) => {
+                Wake::Storage(after(self.rewinding.map(|rewinding| rewinding.drain_until)))
+            }
+            Reason::AwaitingReceipts { .. } => Wake::Remote(after(self.receipts_due)),
+            Reason::Reading => Wake::Storage(after(self.read_due)),
+            Reason::WaitingForEntries | Reason::Ended => Wake::Append,
+            Reason::Unexplained => Wake::Nothing,
+        }
+    }
+}

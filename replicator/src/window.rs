@@ -1,0 +1,215 @@
+//! The entries between mark-delete and read position, each with what became of it.
+//!
+//! ```text
+//!   mark-delete                      next                      read position
+//!       │ Published Sent Published Sent │ Ready Passed Ready Ready │
+//!       └──────────── settled or sent ──┴──── to be looked at ─────┘
+//! ```
+//!
+//! Only a settled prefix leaves, so what is acknowledged has no holes. How many entries are open,
+//! unanswered or of what size is asked of the window and counted nowhere else.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use georepl_cursor::{Offset, Position};
+
+use crate::filter::PassReason;
+
+/// What is to be done with an entry that was read.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Content<E> {
+    /// Publish it.
+    Send(E),
+    /// It is not for the remote.
+    Pass(PassReason),
+    /// It cannot be understood, so it can neither be published nor passed over.
+    Unreadable(Arc<str>),
+}
+
+/// An entry that was read.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Delivered<E> {
+    /// Where it is.
+    pub position: Position,
+    /// Its stored size.
+    pub bytes: u64,
+    /// What is to be done with it.
+    pub content: Content<E>,
+}
+
+/// How an entry left the window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Settled {
+    /// The remote stored it and said so.
+    Published,
+    /// The remote had passed it before.
+    Duplicate,
+    /// It is not for the remote.
+    Passed(PassReason),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Status<E> {
+    Ready(E),
+    Unreadable(Arc<str>),
+    Sent,
+    Settled(Settled),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Slot<E> {
+    position: Position,
+    bytes: u64,
+    status: Status<E>,
+}
+
+/// A ring of entries in topic order.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Window<E> {
+    head: Offset,
+    slots: VecDeque<Slot<E>>,
+    /// Slots before it are sent or settled.
+    next: usize,
+    bytes: u64,
+    unanswered: usize,
+}
+
+impl<E> Window<E> {
+    /// An empty window that begins at `head`.
+    pub fn new(head: Offset) -> Self {
+        Self { head, slots: VecDeque::new(), next: 0, bytes: 0, unanswered: 0 }
+    }
+
+    /// Adds the entry that follows.
+    pub fn push(&mut self, entry: Delivered<E>) {
+        let Delivered { position, bytes, content } = entry;
+        if let Some(last) = self.slots.back() {
+            assert!(last.position < position, "entries are delivered in order");
+        }
+        let status = match content {
+            Content::Send(entry) => Status::Ready(entry),
+            Content::Pass(reason) => Status::Settled(Settled::Passed(reason)),
+            Content::Unreadable(message) => Status::Unreadable(message),
+        };
+        self.bytes += bytes;
+        self.slots.push_back(Slot { position, bytes, status });
+    }
+
+    /// The first entry that is neither sent nor settled, if it can be sent.
+    pub fn next_ready(&mut self) -> Option<Position> {
+        while let Some(slot) = self.slots.get(self.next)
+            && matches!(slot.status, Status::Settled(_))
+        {
+            self.next += 1;
+        }
+        let slot = self.slots.get(self.next)?;
+        matches!(slot.status, Status::Ready(_)).then_some(slot.position)
+    }
+
+    /// Takes what [`Window::next_ready`] named, to be sent.
+    pub fn send_next(&mut self) -> E {
+        let slot = &mut self.slots[self.next];
+        let Status::Ready(entry) = std::mem::replace(&mut slot.status, Status::Sent) else {
+            panic!("only a ready entry is sent");
+        };
+        self.next += 1;
+        self.unanswered += 1;
+        entry
+    }
+
+    /// Settles what [`Window::next_ready`] named without sending it.
+    pub fn settle_next(&mut self, how: Settled) {
+        self.slots[self.next].status = Status::Settled(how);
+        self.next += 1;
+    }
+
+    /// The remote answered for a sent entry. False when nothing was unanswered at `position`.
+    pub fn settle(&mut self, position: Position, how: Settled) -> bool {
+        let Ok(index) = self.slots.binary_search_by_key(&position, |slot| slot.position) else {
+            return false;
+        };
+        let slot = &mut self.slots[index];
+        let open = matches!(slot.status, Status::Sent);
+        if open {
+            slot.status = Status::Settled(how);
+            self.unanswered -= 1;
+        }
+        open
+    }
+
+    /// The remote holds everything it was sent up to `through`.
+    pub fn settle_through(&mut self, through: Position) {
+        for slot in self.slots.iter_mut().take_while(|slot| slot.position <= through) {
+            if matches!(slot.status, Status::Sent) {
+                slot.status = Status::Settled(Settled::Published);
+                self.unanswered -= 1;
+            }
+        }
+    }
+
+    /// Takes the first entry if it is settled.
+    pub fn pop_settled(&mut self) -> Option<(Position, u64, Settled)> {
+        let Status::Settled(how) = self.slots.front()?.status else {
+            return None;
+        };
+        let slot = self.slots.pop_front().expect("the front was just seen");
+        self.head = self.head.plus(1);
+        self.next = self.next.saturating_sub(1);
+        self.bytes -= slot.bytes;
+        Some((slot.position, slot.bytes, how))
+    }
+
+    /// The place of the first entry.
+    pub fn head(&self) -> Offset {
+        self.head
+    }
+
+    /// The place after the last entry.
+    pub fn tail(&self) -> Offset {
+        self.head.plus(self.slots.len() as u64)
+    }
+
+    /// Entries in the window.
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// Their stored bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Entries that were sent and have no answer yet.
+    pub fn unanswered(&self) -> usize {
+        self.unanswered
+    }
+
+    /// The first unanswered entry, from which the remote's answer is awaited.
+    pub fn first_unanswered(&self) -> Option<Position> {
+        let sent = |slot: &&Slot<E>| matches!(slot.status, Status::Sent);
+        self.slots.iter().find(sent).map(|slot| slot.position)
+    }
+
+    /// The first entry that could be sent.
+    pub fn first_ready(&self) -> Option<Position> {
+        let ready = |slot: &&Slot<E>| matches!(slot.status, Status::Ready(_));
+        self.slots.iter().skip(self.next).find(ready).map(|slot| slot.position)
+    }
+
+    /// The entry at which sending stops because it is not readable, if it has come to that.
+    pub(crate) fn first_unreadable(&self) -> Option<(Position, &Arc<str>)> {
+        let settled = |slot: &&Slot<E>| matches!(slot.status, Status::Settled(_));
+        match self.slots.iter().skip(self.next).find(|slot| !settled(slot)) {
+            Some(Slot { position, status: Status::Unreadable(message), .. }) => {
+                Some((*position, message))
+            }
+            _ => None,
+        }
+    }
+}
