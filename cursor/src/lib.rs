@@ -10,6 +10,29 @@ mod machine;
 
 mod records;
 
+#[cfg(feature = "io")]
+mod names;
+
+mod stats;
+
+#[cfg(feature = "io")]
+mod managed_ledger;
+
+#[cfg(feature = "io")]
+mod cursor;
+
+#[cfg(feature = "io")]
+pub use cursor::{
+    ManagedCursor, MarkDeleteError, OpenCursorError, ReadEntriesError, ReadSink, StartAt,
+};
+#[cfg(feature = "io")]
+pub use managed_ledger::{
+    AppendBatch, AppendError, AppendPermit, CloseError, Entry, ManagedLedger, ManagedLedgerConfig,
+    OpenError, ReadError, Refusal,
+};
+#[cfg(feature = "io")]
+pub use names::InvalidName;
+
 pub use chain::{Chain, LedgerInfo, LedgerOutOfOrder, LedgerState, Segment};
 pub use machine::{
     Generation, Machine, MarkDeleteRefused, Output, READS_IN_FLIGHT_MAX, ReadFailed, ReadId,
@@ -17,3 +40,4 @@ pub use machine::{
 };
 pub use position::{Offset, ParsePositionError, Position};
 pub use records::{CursorRecord, ListedEnd, ListedLedger, RecordError, TopicRecord};
+pub use stats::{CursorInternalStats, LedgerInternalStats, ManagedLedgerInternalStats};

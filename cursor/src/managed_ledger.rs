@@ -1,0 +1,621 @@
+//! A topic: a chain of ledgers with one owner, who appends to the last of them.
+//!
+//! ```text
+//!   append ──► queue ──► open ledger ──► confirmed ──► end moves, reply, cursors wake
+//!                ▲            │ full
+//!                │            ▼
+//!                └── close it, and create the next ──► list both by compare-and-set ──► send
+//! ```
+//!
+//! Promises, each kept at one place:
+//!
+//! 1. A ledger is listed in the topic's record before an entry of it is acknowledged: nothing is
+//!    sent to it earlier. An owner that crashes loses at most an empty ledger.
+//! 2. The record moves by compare-and-set on the version this owner knows. A conflict means that
+//!    somebody else owns the topic: it is fenced, for ever.
+//! 3. A ledger gets entries only after the one before it is closed at a known end, so that
+//!    acknowledged entries have no gap before them.
+//! 4. After an append failed, none succeeds until the topic is opened again.
+
+mod append;
+mod config;
+mod error;
+mod read;
+mod rollover;
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use georepl_storage::{
+    AppendSink, EntryId, Expected, LedgerClient, LedgerId, LedgerReader, LedgerWriter,
+    MetadataError, MetadataStore, Version, write,
+};
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, oneshot};
+
+pub use append::{AppendBatch, AppendPermit};
+pub use config::ManagedLedgerConfig;
+pub use error::{AppendError, CloseError, OpenError, ReadError, Refusal};
+pub use read::Entry;
+
+use crate::chain::{Chain, LedgerState};
+use crate::names::{InvalidName, cursor_key, persistence_path, topic_key};
+use crate::position::{Offset, Position};
+use crate::records::{ListedEnd, ListedLedger, TopicRecord};
+use crate::stats::{CursorInternalStats, LedgerInternalStats, ManagedLedgerInternalStats};
+use append::{Queue, Replies};
+use read::Handles;
+
+/// A topic that is open here. A clone is the same topic.
+///
+/// Dropping the last handle without [`ManagedLedger::close`] is safe: what was acknowledged is
+/// durable, but the last ledger stays open and must be recovered by the next owner.
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use georepl_cursor::{ManagedLedger, ManagedLedgerConfig, Offset};
+/// # use georepl_storage::{
+/// #     BookieId, ClientConfig, LedgerClient, MemoryBookieRegistry, MemoryBookies,
+/// #     MemoryMetadataStore,
+/// # };
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let ids = ["b1", "b2", "b3"].map(BookieId::from);
+/// let bookies = Arc::new(MemoryBookies::new(ids.clone()));
+/// let store = Arc::new(MemoryMetadataStore::new());
+/// let registry = Arc::new(MemoryBookieRegistry::new(ids));
+/// let client = LedgerClient::new(bookies, store.clone(), registry, ClientConfig::default());
+///
+/// let name = "persistent://acme/eu/orders";
+/// let topic = ManagedLedger::open(name, client, store, ManagedLedgerConfig::default()).await?;
+/// let position = topic.append("first".into()).await?;
+///
+/// let entries = topic.read(Offset::ZERO, topic.end(), 1 << 20).await?;
+/// assert_eq!(entries[0].position, position);
+/// assert_eq!(entries[0].payload, "first");
+/// topic.close().await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct ManagedLedger(Arc<Inner>);
+
+/// What a cursor is to its topic. Called without any lock of the topic held.
+pub(crate) trait Registered: Any + Send + Sync {
+    /// The end of the topic moved. The cursor asks for it under its own lock, so that calls
+    /// which overtake each other cannot make it go back.
+    fn appended(self: Arc<Self>);
+    /// The topic was closed.
+    fn closed(self: Arc<Self>);
+    /// For the topic's stats.
+    fn stats(&self) -> CursorInternalStats;
+}
+
+struct Inner {
+    topic: Arc<str>,
+    path: String,
+    client: LedgerClient,
+    store: Arc<dyn MetadataStore>,
+    config: ManagedLedgerConfig,
+    runtime: Handle,
+    /// Entries confirmed before this owner opened the topic.
+    opened_at: Offset,
+    /// The chain's end, for cursors, who ask at every read and every wake-up.
+    end: AtomicU64,
+    budget: Arc<Semaphore>,
+    state: Mutex<State>,
+    /// The record's version. Whoever holds it may change the record: a rollover or a close.
+    record: Arc<tokio::sync::Mutex<Version>>,
+    handles: Handles,
+    cursors: Mutex<BTreeMap<String, Weak<dyn Registered>>>,
+    /// Held while a cursor is opened, so that there is one per name.
+    opening: tokio::sync::Mutex<()>,
+}
+
+struct State {
+    chain: Chain,
+    /// When each closed ledger of the chain was closed.
+    closed_at_ms: BTreeMap<LedgerId, u64>,
+    queue: Queue,
+    intake: Intake,
+    door: Door,
+    /// None once the last ledger is closed for good.
+    current: Option<Current>,
+}
+
+/// Whether appends are taken.
+enum Intake {
+    Open,
+    Refused(Refusal),
+}
+
+/// Whether reads are taken.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Door {
+    Open,
+    Closed,
+}
+
+/// The last ledger.
+struct Current {
+    writer: Arc<LedgerWriter>,
+    reader: Arc<LedgerReader>,
+    entries_sent: u64,
+    bytes_sent: u64,
+    progress: Progress,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    /// Appends go to the ledger.
+    Writing,
+    /// It is full: it is being closed and the next one created, while appends queue.
+    RollingOver,
+    /// An append failed. What storage says of it later counts no more.
+    Failed,
+}
+
+/// The ledger's reports go through this: it must not keep the topic alive.
+struct Confirmations(Weak<Inner>);
+
+impl ManagedLedger {
+    /// Opens the topic `name`, or creates it, and becomes its owner. Whoever owned it before is
+    /// fenced by the record as soon as it begins a new ledger.
+    ///
+    /// A topic that its last owner did not close is refused for now. If the future is dropped, an
+    /// empty ledger may be left, listed or not.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub async fn open(
+        name: &str,
+        client: LedgerClient,
+        store: Arc<dyn MetadataStore>,
+        config: ManagedLedgerConfig,
+    ) -> Result<Self, OpenError> {
+        let topic: Arc<str> = name.into();
+        let path = persistence_path(name)?;
+        let key = topic_key(&path);
+        let stored = store.get(&key).await?;
+        let record = stored.as_ref().map_or(Ok(TopicRecord::default()), |stored| {
+            let decoded = TopicRecord::decode(&stored.value);
+            decoded.map_err(|error| OpenError::Record { topic: topic.clone(), error })
+        })?;
+        let expected = stored.map_or(Expected::Absent, |stored| Expected::Version(stored.version));
+
+        let (mut chain, mut closed_at_ms) = (Chain::new(), BTreeMap::new());
+        let out_of_order = |error| OpenError::OutOfOrder { topic: topic.clone(), error };
+        for listed in record.ledgers {
+            let end = rollover::end_of(&topic, &client, &config, listed).await?;
+            chain.push_closed(listed.ledger, end.entries, end.bytes).map_err(out_of_order)?;
+            closed_at_ms.insert(listed.ledger, end.closed_at_ms);
+        }
+        let opened_at = chain.end();
+        let state = State {
+            chain,
+            closed_at_ms,
+            queue: Queue::default(),
+            intake: Intake::Open,
+            door: Door::Open,
+            current: None,
+        };
+        let inner = Arc::new(Inner {
+            budget: Arc::new(Semaphore::new(config.append_bytes_in_flight_max as usize)),
+            topic: topic.clone(),
+            path,
+            client,
+            store,
+            config,
+            runtime: Handle::current(),
+            opened_at,
+            end: AtomicU64::new(opened_at.get()),
+            state: Mutex::new(state),
+            record: Arc::new(tokio::sync::Mutex::new(Version(0))),
+            handles: Handles::default(),
+            cursors: Mutex::default(),
+            opening: tokio::sync::Mutex::default(),
+        });
+        let writer = inner.create_ledger().await?;
+        let listed = {
+            let mut state = inner.state.lock();
+            state.chain.push_open(writer.id()).map_err(out_of_order)?;
+            state.listed()
+        };
+        match inner.put_record(listed, expected).await {
+            Ok(version) => *inner.record.lock().await = version,
+            Err(error) => {
+                inner.discard(&writer).await;
+                return Err(match error {
+                    MetadataError::VersionConflict { .. } => OpenError::Fenced { topic },
+                    other => other.into(),
+                });
+            }
+        }
+        inner.state.lock().current = Some(Current::new(writer));
+        Ok(Self(inner))
+    }
+
+    /// Takes `bytes` of payload from the topic's budget, and waits while it is used up. A request
+    /// above the whole budget is admitted alone. Served in the order of the calls.
+    ///
+    /// Cancel-safe: dropping the future gives up the place in the order, and nothing else.
+    ///
+    /// # Errors
+    /// [`AppendError::Refused`] when the topic takes no appends, also while waiting.
+    pub async fn reserve(&self, bytes: u64) -> Result<AppendPermit, AppendError> {
+        // An empty entry is charged too, or their number would have no bound.
+        let budget = u64::from(self.0.config.append_bytes_in_flight_max);
+        let charged = bytes.clamp(1, budget.max(1)) as u32;
+        match self.0.budget.clone().acquire_many_owned(charged).await {
+            Ok(held) => Ok(AppendPermit { bytes, _held: held }),
+            Err(_) => Err(self.0.refusal().into()),
+        }
+    }
+
+    /// Appends a batch, one entry per payload, with a permit for its whole size. Returns at once;
+    /// batches get their places in the order of the calls.
+    pub fn append_batch(&self, permit: AppendPermit, payloads: Vec<Bytes>) -> AppendBatch {
+        let (reply, receiver) = oneshot::channel();
+        let checked = self.0.check_batch(&permit, &payloads);
+        let mut state = self.0.state.lock();
+        let first_offset = state.chain.end().plus(state.queue.len() as u64);
+        let refused = checked.and_then(|()| match &state.intake {
+            Intake::Open => Ok(()),
+            Intake::Refused(refusal) => Err(refusal.clone().into()),
+        });
+        match refused {
+            Ok(()) if !payloads.is_empty() => {
+                state.queue.push(payloads, permit, reply);
+                self.0.send_unsent(&mut state);
+            }
+            other => {
+                let _ = reply.send(other.map(|()| Vec::new()));
+            }
+        }
+        drop(state);
+        AppendBatch { first_offset, topic: self.0.topic.clone(), reply: receiver }
+    }
+
+    /// Appends one entry, and waits until it is acknowledged.
+    ///
+    /// If the future is dropped the entry may be in the topic or not.
+    ///
+    /// # Errors
+    /// [`AppendError`]; it says whether the outcome is known.
+    pub async fn append(&self, payload: Bytes) -> Result<Position, AppendError> {
+        let permit = self.reserve(payload.len() as u64).await?;
+        let positions = self.append_batch(permit, vec![payload]).await?;
+        Ok(*positions.first().expect("a batch of one entry has one position"))
+    }
+
+    /// The topic's name.
+    pub fn name(&self) -> &str {
+        &self.0.topic
+    }
+
+    /// The number of acknowledged entries, which is the place behind the last of them.
+    pub fn end(&self) -> Offset {
+        self.0.end()
+    }
+
+    /// The position of the last acknowledged entry; none while the topic is empty.
+    pub fn last_confirmed(&self) -> Option<Position> {
+        self.0.state.lock().chain.last_confirmed()
+    }
+
+    /// The place of an acknowledged entry; none when there is no such entry.
+    pub fn offset_of(&self, position: Position) -> Option<Offset> {
+        self.0.state.lock().chain.offset_of(position)
+    }
+
+    /// The position of the acknowledged entry at a place; none at and beyond the end.
+    pub fn position_of(&self, offset: Offset) -> Option<Position> {
+        self.0.state.lock().chain.position_of(offset)
+    }
+
+    /// The state of the topic and its cursors, for operators.
+    pub fn internal_stats(&self) -> ManagedLedgerInternalStats {
+        // First the cursors, without the topic's lock: they use it.
+        let cursors: BTreeMap<_, _> =
+            self.0.registered_by_name().map(|(n, c)| (n, c.stats())).collect();
+        let state = self.0.state.lock();
+        let newest = state.chain.ledgers().next_back();
+        ManagedLedgerInternalStats {
+            entries_added_counter: state.chain.end().since(self.0.opened_at),
+            number_of_entries: state.chain.end().get(),
+            total_size: state.chain.bytes(),
+            current_ledger_entries: newest.map_or(0, |info| info.entries),
+            current_ledger_size: newest.map_or(0, |info| info.bytes),
+            waiting_cursors_count: cursors.values().filter(|cursor| cursor.waiting_read_op).count(),
+            pending_add_entries_count: state.queue.len(),
+            last_confirmed_entry: state.place_before(state.chain.end()),
+            state: state.word().into(),
+            ledgers: state.chain.ledgers().map(ledger_stats).collect(),
+            cursors,
+        }
+    }
+
+    pub(crate) fn runtime(&self) -> &Handle {
+        &self.0.runtime
+    }
+
+    pub(crate) fn store(&self) -> &dyn MetadataStore {
+        &*self.0.store
+    }
+
+    pub(crate) fn cursor_key(&self, cursor: &str) -> Result<String, InvalidName> {
+        cursor_key(&self.0.path, cursor)
+    }
+
+    /// Held while a cursor is looked up and, if there is none, opened and registered.
+    pub(crate) async fn opening(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.0.opening.lock().await
+    }
+
+    /// The cursor of this name, if it is open.
+    pub(crate) fn registered(&self, name: &str) -> Option<Arc<dyn Registered>> {
+        self.0.cursors.lock().get(name)?.upgrade()
+    }
+
+    /// Wakes the cursor from now on. False when the topic is closed.
+    pub(crate) fn register(&self, name: &str, cursor: Weak<dyn Registered>) -> bool {
+        let mut cursors = self.0.cursors.lock();
+        cursors.retain(|_, cursor| cursor.strong_count() > 0);
+        let open = self.0.state.lock().door == Door::Open;
+        if open {
+            cursors.insert(name.to_owned(), cursor);
+        }
+        open
+    }
+
+    pub(crate) fn unregister(&self, name: &str) {
+        self.0.cursors.lock().remove(name);
+    }
+
+    /// The place before `offset`, in Pulsar's words: the entry there, or entry -1.
+    pub(crate) fn place_before(&self, offset: Offset) -> String {
+        self.0.state.lock().place_before(offset)
+    }
+
+    /// The place at `offset`, in Pulsar's words: the entry there, or the one that will be next.
+    pub(crate) fn place_at(&self, offset: Offset) -> String {
+        self.0.state.lock().place_at(offset)
+    }
+}
+
+impl fmt::Debug for ManagedLedger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (topic, end) = (&self.0.topic, self.end());
+        f.debug_struct("ManagedLedger")
+            .field("topic", topic)
+            .field("end", &end)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Inner {
+    fn end(&self) -> Offset {
+        Offset::new(self.end.load(Ordering::Acquire))
+    }
+
+    fn check_batch(&self, permit: &AppendPermit, payloads: &[Bytes]) -> Result<(), AppendError> {
+        let bytes_max = self.config.entry_bytes_max;
+        if let Some(large) = payloads.iter().find(|payload| payload.len() > bytes_max) {
+            return Err(AppendError::EntryTooLarge { bytes: large.len(), bytes_max });
+        }
+        let (bytes, reserved) = (payloads.iter().map(|p| p.len() as u64).sum(), permit.bytes);
+        if bytes > reserved {
+            return Err(AppendError::BeyondPermit { bytes, reserved });
+        }
+        Ok(())
+    }
+
+    /// Sends what the open ledger has room for. When it becomes full, the rollover begins.
+    fn send_unsent(self: &Arc<Self>, state: &mut State) {
+        if let Sent::Full = self.send_to_current(state) {
+            let inner = self.clone();
+            // Only a rollover or a close holds the record, and neither runs: the ledger was open
+            // for writing, and a closed topic takes no appends.
+            let record = self.record.clone().try_lock_owned();
+            let record = record.expect("nobody changes the record while appends are sent");
+            self.runtime.spawn(async move { inner.roll_over(record).await });
+        }
+    }
+
+    fn send_to_current(&self, state: &mut State) -> Sent {
+        let Some(current) = &mut state.current else { return Sent::All };
+        if current.progress != Progress::Writing {
+            return Sent::All;
+        }
+        let (entries_max, bytes_max) =
+            (self.config.ledger_entries_max.max(1), self.config.ledger_bytes_max.max(1));
+        let room = (entries_max - current.entries_sent, bytes_max - current.bytes_sent);
+        let (payloads, bytes) = state.queue.take_unsent(room.0, room.1);
+        let count = payloads.len() as u64;
+        // A ledger that has failed says so through its sink as well, which fails the queue.
+        if count == 0 || current.writer.append(payloads).is_err() {
+            return Sent::All;
+        }
+        current.entries_sent += count;
+        current.bytes_sent += bytes;
+        if current.entries_sent < entries_max && current.bytes_sent < bytes_max {
+            return Sent::All;
+        }
+        current.progress = Progress::RollingOver;
+        Sent::Full
+    }
+
+    /// Refuses appends from now on and fails those under way. The first reason stays.
+    fn fail(&self, refusal: Refusal) {
+        tracing::warn!(topic = &*self.topic, "{refusal}");
+        let mut replies = Replies::default();
+        let mut state = self.state.lock();
+        if let Some(current) = &mut state.current {
+            current.progress = Progress::Failed;
+        }
+        if let Intake::Open | Intake::Refused(Refusal::Closed { .. }) = state.intake {
+            state.intake = Intake::Refused(refusal.clone());
+        }
+        state.queue.fail_all(&refusal, &mut replies);
+        drop(state);
+        self.budget.close();
+        replies.send();
+    }
+
+    fn fenced(&self) -> Refusal {
+        Refusal::Fenced { topic: self.topic.clone() }
+    }
+
+    fn write_failed(&self, reason: impl fmt::Display) -> Refusal {
+        Refusal::WriteFailed { topic: self.topic.clone(), reason: reason.to_string().into() }
+    }
+
+    fn refusal(&self) -> Refusal {
+        match &self.state.lock().intake {
+            Intake::Refused(refusal) => refusal.clone(),
+            Intake::Open => unreachable!("the budget is closed after the intake"),
+        }
+    }
+
+    fn registered_by_name(&self) -> impl Iterator<Item = (String, Arc<dyn Registered>)> {
+        let cursors = self.cursors.lock();
+        let open = cursors.iter().filter_map(|(name, c)| Some((name.clone(), c.upgrade()?)));
+        open.collect::<Vec<_>>().into_iter()
+    }
+
+    fn wake_cursors(&self) {
+        // Cursors are woken under the lock of the register alone. One that was dropped meanwhile
+        // is not dropped under it: nothing that a cursor's end does needs the register.
+        for cursor in self.cursors.lock().values() {
+            if let Some(cursor) = cursor.upgrade() {
+                cursor.appended();
+            }
+        }
+    }
+}
+
+/// What became of the entries that wait for a ledger.
+enum Sent {
+    /// There is nothing to do until something happens.
+    All,
+    /// The ledger is full now.
+    Full,
+}
+
+impl AppendSink for Confirmations {
+    fn confirmed(&self, ledger: LedgerId, through: EntryId) {
+        let Some(inner) = self.0.upgrade() else { return };
+        let mut replies = Replies::default();
+        {
+            let mut state = inner.state.lock();
+            let Some(info) = state.chain.ledgers().next_back() else { return };
+            let failed = |current: &Current| current.progress == Progress::Failed;
+            if info.ledger != ledger || state.current.as_ref().is_none_or(failed) {
+                return;
+            }
+            let first = EntryId(info.entries);
+            let count = (through.get() + 1).saturating_sub(info.entries);
+            let bytes = state.queue.confirm(ledger, first, count as usize, &mut replies);
+            state.chain.confirm(count, bytes);
+            // Published before anybody is woken: a cursor that begins to wait after this sees
+            // the end, one that began before is woken below.
+            inner.end.store(state.chain.end().get(), Ordering::Release);
+        }
+        replies.send();
+        inner.wake_cursors();
+    }
+
+    fn failed(&self, ledger: LedgerId, error: write::Error) {
+        let Some(inner) = self.0.upgrade() else { return };
+        let is_current = {
+            let state = inner.state.lock();
+            state.current.as_ref().is_some_and(|current| current.writer.id() == ledger)
+        };
+        if is_current {
+            match error {
+                // Its owner closed it, which is no failure.
+                write::Error::Closed { .. } => {}
+                write::Error::Fenced { .. } => inner.fail(inner.fenced()),
+                other => inner.fail(inner.write_failed(other)),
+            }
+        }
+    }
+}
+
+impl Current {
+    fn new(writer: LedgerWriter) -> Self {
+        let (reader, writer) = (Arc::new(writer.reader()), Arc::new(writer));
+        Self { writer, reader, entries_sent: 0, bytes_sent: 0, progress: Progress::Writing }
+    }
+}
+
+impl State {
+    /// The ledgers as the record lists them.
+    fn listed(&self) -> Vec<ListedLedger> {
+        let listed = self.chain.ledgers().map(|info| {
+            let end = self.closed_at_ms.get(&info.ledger).map(|&closed_at_ms| ListedEnd {
+                entries: info.entries,
+                bytes: info.bytes,
+                closed_at_ms,
+            });
+            ListedLedger { ledger: info.ledger, end }
+        });
+        listed.collect()
+    }
+
+    fn place_before(&self, offset: Offset) -> String {
+        let before =
+            offset.get().checked_sub(1).and_then(|at| self.chain.position_of(Offset::new(at)));
+        before.map_or_else(
+            || format!("{}:-1", self.chain.ledgers().next().map_or(0, |info| info.ledger.get())),
+            |position| position.to_string(),
+        )
+    }
+
+    fn place_at(&self, offset: Offset) -> String {
+        let next = || {
+            let newest = self.chain.ledgers().next_back();
+            newest.map(|info| Position::new(info.ledger, EntryId(info.entries)))
+        };
+        let place = self.chain.position_of(offset).or_else(next);
+        place.map_or_else(String::new, |position| position.to_string())
+    }
+
+    fn word(&self) -> &'static str {
+        match (&self.intake, &self.current) {
+            (Intake::Refused(Refusal::Fenced { .. }), _) => "Fenced",
+            (Intake::Refused(Refusal::WriteFailed { .. }), _) => "WriteFailed",
+            (Intake::Refused(Refusal::Closed { .. }), _) => "Closed",
+            (Intake::Open, Some(Current { progress: Progress::RollingOver, .. })) => {
+                "ClosingLedger"
+            }
+            (Intake::Open, _) => "LedgerOpened",
+        }
+    }
+}
+
+fn ledger_stats(info: crate::chain::LedgerInfo) -> LedgerInternalStats {
+    let (entries, size) = match info.state {
+        LedgerState::Open => (0, 0),
+        LedgerState::Closed => (info.entries, info.bytes),
+    };
+    LedgerInternalStats { ledger_id: info.ledger.get(), entries, size }
+}
+
+/// Milliseconds since 1970-01-01 UTC. Never 0, which stands for "open" in the record.
+fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    (since.as_millis() as u64).max(1)
+}
+
+#[cfg(test)]
+mod tests;

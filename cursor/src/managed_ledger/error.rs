@@ -1,0 +1,221 @@
+use std::sync::Arc;
+
+use georepl_storage as storage;
+use georepl_storage::{Advice, LedgerId, MetadataError};
+
+use crate::chain::LedgerOutOfOrder;
+use crate::names::InvalidName;
+use crate::position::{Offset, Position};
+use crate::records::RecordError;
+
+/// Why a topic could not be opened.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// The name is none.
+    #[error(transparent)]
+    Name(#[from] InvalidName),
+    /// The topic's record was not understood.
+    #[error("the record of topic {topic}: {error}")]
+    Record {
+        /// The topic.
+        topic: Arc<str>,
+        /// Why.
+        #[source]
+        error: RecordError,
+    },
+    /// The record lists ledgers out of order.
+    #[error("the record of topic {topic}: {error}")]
+    OutOfOrder {
+        /// The topic.
+        topic: Arc<str>,
+        /// Which.
+        #[source]
+        error: LedgerOutOfOrder,
+    },
+    /// The last owner did not close the topic.
+    #[error(
+        "ledger {ledger} of topic {topic} was not closed by its last owner, and recovering it is \
+         not supported yet; close the topic where it is open"
+    )]
+    NotClosed {
+        /// The topic.
+        topic: Arc<str>,
+        /// The ledger.
+        ledger: LedgerId,
+    },
+    /// Somebody else opened the topic at the same time, and won.
+    #[error("topic {topic} was opened by somebody else; open it again only if it is to move here")]
+    Fenced {
+        /// The topic.
+        topic: Arc<str>,
+    },
+    /// The last ledger could not be examined.
+    #[error(transparent)]
+    Ledger(#[from] storage::OpenError),
+    /// No ledger could be created.
+    #[error(transparent)]
+    Create(#[from] storage::CreateError),
+    /// The metadata store failed.
+    #[error(transparent)]
+    Metadata(#[from] MetadataError),
+}
+
+impl OpenError {
+    /// What to do about it.
+    pub const fn advice(&self) -> Advice {
+        match self {
+            Self::Name(_) | Self::Record { .. } | Self::OutOfOrder { .. } => Advice::GiveUp,
+            Self::NotClosed { .. } => Advice::GiveUp,
+            Self::Fenced { .. } => Advice::Reopen,
+            Self::Ledger(error) => error.advice(),
+            Self::Create(error) => error.advice(),
+            // Opening decides afresh from what is stored.
+            Self::Metadata(_) => Advice::Retry,
+        }
+    }
+}
+
+/// Why a topic takes no appends. The first reason stays, until the topic is opened again.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Somebody else owns the topic now.
+    #[error("topic {topic} is fenced: somebody else owns it now; open it again to take it back")]
+    Fenced {
+        /// The topic.
+        topic: Arc<str>,
+    },
+    /// A ledger failed, or the next could not be created or listed.
+    #[error("topic {topic} takes no appends since a write failed: {reason}; close and reopen it")]
+    WriteFailed {
+        /// The topic.
+        topic: Arc<str>,
+        /// What failed.
+        reason: Arc<str>,
+    },
+    /// It was closed.
+    #[error("topic {topic} is closed; open it again")]
+    Closed {
+        /// The topic.
+        topic: Arc<str>,
+    },
+}
+
+/// Why an append failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AppendError {
+    /// The topic takes no appends. Nothing was written.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The append was under way when the topic stopped: each entry may be in it or not.
+    #[error(
+        "the outcome of the append is unknown: {0}; read the end of the topic before repeating it"
+    )]
+    OutcomeUnknown(#[source] Refusal),
+    /// An entry is too large. Nothing was written.
+    #[error("an entry of {bytes} bytes is above the limit of {bytes_max}; split it")]
+    EntryTooLarge {
+        /// Its size.
+        bytes: usize,
+        /// The limit, `entry_bytes_max`.
+        bytes_max: usize,
+    },
+    /// The batch is larger than what was reserved for it. Nothing was written.
+    #[error("a batch of {bytes} bytes came with a permit for {reserved}; reserve its whole size")]
+    BeyondPermit {
+        /// Its size.
+        bytes: u64,
+        /// What was reserved.
+        reserved: u64,
+    },
+}
+
+impl AppendError {
+    /// True when nothing was written; false when each entry may be in the topic or not.
+    pub const fn outcome_known(&self) -> bool {
+        !matches!(self, Self::OutcomeUnknown(_))
+    }
+
+    /// What to do about it.
+    pub const fn advice(&self) -> Advice {
+        match self {
+            Self::Refused(_) | Self::OutcomeUnknown(_) => Advice::Reopen,
+            Self::EntryTooLarge { .. } | Self::BeyondPermit { .. } => Advice::GiveUp,
+        }
+    }
+}
+
+/// Why entries could not be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    /// The topic is closed.
+    #[error("topic {topic} is closed; open it again")]
+    Closed {
+        /// The topic.
+        topic: Arc<str>,
+    },
+    /// There is no such entry, or not yet.
+    #[error("topic {topic} has no entry {position}")]
+    NoSuchEntry {
+        /// The topic.
+        topic: Arc<str>,
+        /// What was asked for.
+        position: Position,
+    },
+    /// There is no entry at the offset, or not yet.
+    #[error("topic {topic} has no entry at offset {from}; it ends at {end}")]
+    BeyondEnd {
+        /// The topic.
+        topic: Arc<str>,
+        /// What was asked for.
+        from: Offset,
+        /// Where the topic ends.
+        end: Offset,
+    },
+    /// A closed ledger could not be opened.
+    #[error(transparent)]
+    Open(#[from] storage::OpenError),
+    /// Storage could not read an entry.
+    #[error(transparent)]
+    Storage(#[from] storage::ReadError),
+}
+
+impl ReadError {
+    /// What to do about it.
+    pub const fn advice(&self) -> Advice {
+        match self {
+            Self::Closed { .. } => Advice::Reopen,
+            Self::NoSuchEntry { .. } | Self::BeyondEnd { .. } => Advice::GiveUp,
+            Self::Open(error) => error.advice(),
+            Self::Storage(error) => error.advice(),
+        }
+    }
+}
+
+/// Why closing a topic did not record its end. The topic is closed for appends and reads.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CloseError {
+    /// Somebody else owns the topic; its end is for them to decide.
+    #[error("topic {topic} is fenced: somebody else owns it now and decides where it ends")]
+    Fenced {
+        /// The topic.
+        topic: Arc<str>,
+    },
+    /// The last ledger could not be closed.
+    #[error(transparent)]
+    Ledger(#[from] storage::CloseError),
+    /// The end could not be written into the topic's record.
+    #[error(transparent)]
+    Metadata(#[from] MetadataError),
+}
+
+impl CloseError {
+    /// What to do about it.
+    pub const fn advice(&self) -> Advice {
+        match self {
+            Self::Fenced { .. } => Advice::Reopen,
+            Self::Ledger(error) => error.advice(),
+            // Closing again writes the same end.
+            Self::Metadata(_) => Advice::Retry,
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! Where the records of topics and cursors are kept, as Apache Pulsar lays them out.
+
+use std::fmt::Write;
+
+/// A name that no record can be kept under.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{0}` is no topic name: write persistent://tenant/namespace/topic, \
+     or names joined by `/`, none of them empty"
+)]
+pub struct InvalidName(String);
+
+/// The name of a topic's managed ledger: `persistent://tenant/namespace/topic` becomes
+/// `tenant/namespace/persistent/topic`, with the topic's own name encoded; a name without a
+/// scheme is one already.
+pub(crate) fn persistence_path(name: &str) -> Result<String, InvalidName> {
+    let invalid = || InvalidName(name.to_owned());
+    let path = match name.strip_prefix("persistent://") {
+        None => name.to_owned(),
+        Some(rest) => {
+            let mut parts = rest.splitn(3, '/');
+            let mut part = || parts.next().ok_or_else(invalid);
+            let (tenant, namespace, topic) = (part()?, part()?, part()?);
+            format!("{tenant}/{namespace}/persistent/{}", encoded(topic))
+        }
+    };
+    if path.contains(':') || path.split('/').any(str::is_empty) {
+        return Err(invalid());
+    }
+    Ok(path)
+}
+
+/// The key of a topic's record.
+pub(crate) fn topic_key(path: &str) -> String {
+    format!("managed-ledgers/{path}")
+}
+
+/// The key of a cursor's record.
+pub(crate) fn cursor_key(path: &str, cursor: &str) -> Result<String, InvalidName> {
+    if cursor.is_empty() {
+        return Err(InvalidName(cursor.to_owned()));
+    }
+    Ok(format!("managed-ledgers/{path}/{}", encoded(cursor)))
+}
+
+/// Form encoding, which is what Pulsar uses for the last part of a path.
+fn encoded(name: &str) -> String {
+    let mut text = String::with_capacity(name.len());
+    for byte in name.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'.' | b'-' | b'*' | b'_' => {
+                text.push(char::from(byte));
+            }
+            b' ' => text.push('+'),
+            other => write!(text, "%{other:02X}").expect("a string takes any text"),
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn topics_and_cursors_have_pulsars_paths() {
+        let path = persistence_path("persistent://acme/eu/orders v2/é").unwrap();
+        assert_eq!(path, "acme/eu/persistent/orders+v2%2F%C3%A9");
+        assert_eq!(topic_key(&path), format!("managed-ledgers/{path}"));
+        let key = cursor_key("acme/eu/persistent/orders", "pulsar.repl.us/west").unwrap();
+        assert_eq!(key, "managed-ledgers/acme/eu/persistent/orders/pulsar.repl.us%2Fwest");
+        assert_eq!(persistence_path("acme/orders").unwrap(), "acme/orders");
+    }
+
+    #[test]
+    fn names_without_a_place_are_refused() {
+        let bad = ["", "a//b", "/a", "persistent://acme/eu", "persistent:///eu/t", "other://a/b/c"];
+        for bad in bad {
+            assert!(persistence_path(bad).unwrap_err().to_string().contains(bad));
+        }
+        assert!(cursor_key("a", "").is_err());
+    }
+}
