@@ -18,6 +18,9 @@ mod stats;
 #[cfg(feature = "io")]
 mod managed_ledger;
 
+#[cfg(all(test, feature = "io"))]
+mod testing;
+
 #[cfg(feature = "io")]
 mod cursor;
 

@@ -1,1 +1,174 @@
+use georepl_storage::fault::{Fault, ReleaseOrder};
+use georepl_storage::{BookieError, Password};
 
+use super::*;
+use crate::testing::{NAME, Region, append, payloads};
+
+async fn stored_record(region: &Region) -> TopicRecord {
+    let key = "managed-ledgers/acme/eu/persistent/orders";
+    let stored = region.store.get(key).await.unwrap().unwrap();
+    TopicRecord::decode(&stored.value).unwrap()
+}
+
+#[tokio::test]
+async fn appended_entries_are_read_back_across_a_rollover() {
+    let topic = Region::new().topic().await;
+    let positions = append(&topic, 10).await;
+    let entries = topic.read(Offset::ZERO, topic.end(), u64::MAX).await.unwrap();
+    assert_eq!(entries.iter().map(|e| e.position).collect::<Vec<_>>(), positions);
+    assert_eq!(entries.iter().map(|e| e.payload.clone()).collect::<Vec<_>>(), payloads(10));
+    let stats = topic.internal_stats();
+    assert_eq!(stats.ledgers.iter().map(|l| l.entries).collect::<Vec<_>>(), [4, 4, 0]);
+    assert_eq!(stats.current_ledger_entries, 2, "each full ledger has exactly its maximum");
+    assert_eq!(topic.read_at(positions[5]).await.unwrap(), entries[5]);
+}
+
+#[tokio::test]
+async fn ledger_is_listed_before_its_first_append_is_acknowledged() {
+    let region = Region::new();
+    let topic = region.topic().await;
+    for _ in 0..9 {
+        let position = topic.append("x".into()).await.unwrap();
+        let record = stored_record(&region).await;
+        assert!(record.ledgers.iter().any(|listed| listed.ledger == position.ledger));
+    }
+}
+
+#[tokio::test]
+async fn fenced_topic_refuses_by_name() {
+    let region = Region::new();
+    let topic = region.topic().await;
+    let key = topic_key(&topic.0.path);
+    let stored = region.store.get(&key).await.unwrap().unwrap();
+    let other = TopicRecord { ledgers: Vec::new() }.encode();
+    region.store.put(&key, other, Expected::Version(stored.version)).await.unwrap();
+
+    let permit = topic.reserve(100).await.unwrap();
+    let error = topic.append_batch(permit, payloads(5)).await.unwrap_err();
+    assert!(!error.outcome_known(), "four of five were written: {error}");
+    let error = topic.append("x".into()).await.unwrap_err();
+    assert_eq!(error, AppendError::Refused(Refusal::Fenced { topic: NAME.into() }));
+    assert!(error.outcome_known());
+    assert_eq!(topic.close().await, Err(CloseError::Fenced { topic: NAME.into() }));
+}
+
+#[tokio::test]
+async fn failed_ledger_fails_appends_in_order_and_refuses_later_ones() {
+    let region = Region::new();
+    let topic = region.topic().await;
+    append(&topic, 1).await;
+    for bookie in &region.bookies[1..] {
+        region.faults.inject(bookie, Fault::Answer(BookieError::Io));
+    }
+    let mut batches = Vec::new();
+    for _ in 0..3 {
+        let permit = topic.reserve(100).await.unwrap();
+        batches.push(topic.append_batch(permit, payloads(2)));
+    }
+    let mut outcomes = Vec::new();
+    for batch in batches {
+        outcomes.push(batch.await.unwrap_err().outcome_known());
+    }
+    // The ledger had room for three entries: the last batch was never sent.
+    assert_eq!(outcomes, [false, false, true]);
+    let refused = topic.append("x".into()).await.unwrap_err();
+    assert!(matches!(refused, AppendError::Refused(Refusal::WriteFailed { .. })), "{refused}");
+    assert_eq!(topic.end(), Offset::new(1));
+
+    for bookie in &region.bookies {
+        region.faults.heal(bookie);
+    }
+    topic.close().await.unwrap();
+    assert_eq!(region.topic().await.end(), Offset::new(1));
+}
+
+#[tokio::test]
+async fn appends_wait_when_the_byte_budget_is_used_up() {
+    let region = Region::new();
+    let config = ManagedLedgerConfig { append_bytes_in_flight_max: 10, ..Default::default() };
+    let topic = region.topic_with(config).await;
+    for bookie in &region.bookies {
+        region.faults.inject(bookie, Fault::HoldResponses);
+    }
+    let permit = topic.reserve(1_000).await.unwrap();
+    let batch = topic.append_batch(permit, vec![vec![7; 900].into()]);
+    let second = tokio::spawn({
+        let topic = topic.clone();
+        async move { topic.reserve(1).await.map(|permit| permit.bytes()) }
+    });
+    while region.faults.held(&region.bookies[0]) == 0 {
+        tokio::task::yield_now().await;
+    }
+    assert!(!second.is_finished(), "the large batch was admitted alone");
+    for bookie in &region.bookies {
+        region.faults.heal(bookie);
+        region.faults.release(bookie, ReleaseOrder::Oldest);
+    }
+    batch.await.unwrap();
+    assert_eq!(second.await.unwrap(), Ok(1));
+}
+
+#[tokio::test]
+async fn concurrent_appenders_keep_call_order() {
+    let topic = Region::new().topic().await;
+    let mut batches = Vec::new();
+    for n in [1, 3, 5, 2, 7] {
+        let permit = topic.reserve(100).await.unwrap();
+        batches.push(topic.append_batch(permit, payloads(n)));
+    }
+    let (mut expected, mut all) = (Offset::ZERO, Vec::new());
+    for batch in batches {
+        assert_eq!(batch.first_offset(), expected);
+        let positions = batch.await.unwrap();
+        assert_eq!(topic.offset_of(positions[0]), Some(expected));
+        expected = expected.plus(positions.len() as u64);
+        all.extend(positions);
+    }
+    assert!(all.is_sorted());
+    assert_eq!(topic.end(), Offset::new(18));
+}
+
+#[tokio::test]
+async fn entry_larger_than_the_bytes_of_a_read_is_returned_alone() {
+    let topic = Region::new().topic().await;
+    for size in [50, 2, 2] {
+        topic.append(vec![1; size].into()).await.unwrap();
+    }
+    let entries = topic.read(Offset::ZERO, topic.end(), 10).await.unwrap();
+    assert_eq!(entries.len(), 1);
+    let entries = topic.read(Offset::new(1), topic.end(), 4).await.unwrap();
+    assert_eq!(entries.len(), 2);
+    let beyond = topic.read(topic.end(), topic.end().plus(1), 4).await.unwrap_err();
+    assert!(matches!(beyond, ReadError::BeyondEnd { .. }));
+}
+
+#[tokio::test]
+async fn close_then_fresh_handles_see_the_exact_end() {
+    let region = Region::new();
+    let topic = region.topic().await;
+    let last = *append(&topic, 6).await.last().unwrap();
+    topic.close().await.unwrap();
+    topic.close().await.unwrap();
+    assert!(matches!(topic.append("x".into()).await, Err(AppendError::Refused(_))));
+    assert!(matches!(topic.read_at(last).await, Err(ReadError::Closed { .. })));
+
+    let reader = region.client.open(last.ledger, &Password::default()).await.unwrap();
+    assert_eq!(reader.last_add_confirmed(), Some(last.entry));
+    let again = region.topic().await;
+    assert_eq!(again.last_confirmed(), Some(last));
+    let entries = again.read(Offset::ZERO, again.end(), u64::MAX).await.unwrap();
+    assert_eq!(entries.len(), 6);
+    let next = again.append("x".into()).await.unwrap();
+    assert_eq!(again.offset_of(next), Some(Offset::new(6)));
+}
+
+#[tokio::test]
+async fn topic_that_was_not_closed_is_refused_by_name() {
+    let region = Region::new();
+    append(&region.topic().await, 1).await;
+    let config = ManagedLedgerConfig::default();
+    let opened =
+        ManagedLedger::open(NAME, region.client.clone(), region.store.clone(), config).await;
+    let error = opened.unwrap_err();
+    assert!(error.to_string().contains("recovering it is not supported yet"), "{error}");
+}

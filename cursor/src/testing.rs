@@ -1,0 +1,52 @@
+//! An embedded region for the tests of this crate.
+
+use std::sync::Arc;
+
+use georepl_storage::fault::FaultTransport;
+use georepl_storage::{
+    BookieId, ClientConfig, LedgerClient, MemoryBookieRegistry, MemoryBookies, MemoryMetadataStore,
+};
+
+use crate::managed_ledger::{ManagedLedger, ManagedLedgerConfig};
+
+pub(crate) const NAME: &str = "persistent://acme/eu/orders";
+
+pub(crate) struct Region {
+    pub(crate) bookies: [BookieId; 3],
+    pub(crate) faults: Arc<FaultTransport>,
+    pub(crate) store: Arc<MemoryMetadataStore>,
+    pub(crate) client: LedgerClient,
+}
+
+impl Region {
+    pub(crate) fn new() -> Self {
+        let bookies = ["b1", "b2", "b3"].map(BookieId::from);
+        let memory = Arc::new(MemoryBookies::new(bookies.clone()));
+        let faults = Arc::new(FaultTransport::new(memory));
+        let store = Arc::new(MemoryMetadataStore::new());
+        let registry = Arc::new(MemoryBookieRegistry::new(bookies.clone()));
+        let config = ClientConfig::default();
+        let client = LedgerClient::new(faults.clone(), store.clone(), registry, config);
+        Self { bookies, faults, store, client }
+    }
+
+    /// The topic, with ledgers of four entries.
+    pub(crate) async fn topic(&self) -> ManagedLedger {
+        let config = ManagedLedgerConfig { ledger_entries_max: 4, ..Default::default() };
+        self.topic_with(config).await
+    }
+
+    pub(crate) async fn topic_with(&self, config: ManagedLedgerConfig) -> ManagedLedger {
+        ManagedLedger::open(NAME, self.client.clone(), self.store.clone(), config).await.unwrap()
+    }
+}
+
+pub(crate) fn payloads(n: usize) -> Vec<bytes::Bytes> {
+    (0..n).map(|i| format!("entry {i}").into()).collect()
+}
+
+/// Appends a batch and waits for it.
+pub(crate) async fn append(topic: &ManagedLedger, n: usize) -> Vec<crate::Position> {
+    let permit = topic.reserve(100 * n as u64).await.unwrap();
+    topic.append_batch(permit, payloads(n)).await.unwrap()
+}
