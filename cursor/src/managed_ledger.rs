@@ -186,10 +186,10 @@ impl ManagedLedger {
         let path = persistence_path(name)?;
         let key = topic_key(&path);
         let stored = store.get(&key).await?;
-        let record = stored.as_ref().map_or(Ok(TopicRecord::default()), |stored| {
-            let decoded = TopicRecord::decode(&stored.value);
-            decoded.map_err(|error| OpenError::Record { topic: topic.clone(), error })
-        })?;
+        // No record at all is read as an empty one.
+        let value = stored.as_ref().map_or(&[][..], |stored| &stored.value);
+        let record = TopicRecord::decode(value)
+            .map_err(|error| OpenError::Record { topic: topic.clone(), error })?;
         let expected = stored.map_or(Expected::Absent, |stored| Expected::Version(stored.version));
 
         let (mut chain, mut closed_at_ms) = (Chain::new(), BTreeMap::new());

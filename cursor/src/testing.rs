@@ -37,7 +37,9 @@ impl Region {
     }
 
     pub(crate) async fn topic_with(&self, config: ManagedLedgerConfig) -> ManagedLedger {
-        ManagedLedger::open(NAME, self.client.clone(), self.store.clone(), config).await.unwrap()
+        ManagedLedger::open(NAME, self.client.clone(), self.store.clone(), config)
+            .await
+            .expect("the topic opens")
     }
 }
 
@@ -47,6 +49,6 @@ pub(crate) fn payloads(n: usize) -> Vec<bytes::Bytes> {
 
 /// Appends a batch and waits for it.
 pub(crate) async fn append(topic: &ManagedLedger, n: usize) -> Vec<crate::Position> {
-    let permit = topic.reserve(100 * n as u64).await.unwrap();
-    topic.append_batch(permit, payloads(n)).await.unwrap()
+    let permit = topic.reserve(100 * n as u64).await.expect("the topic takes appends");
+    topic.append_batch(permit, payloads(n)).await.expect("the bookies answer")
 }
