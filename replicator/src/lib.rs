@@ -2,7 +2,8 @@
 //!
 //! Modules from ground to roof; each imports only from those above it.
 
-mod filter;
+pub mod message;
+pub mod filter;
 mod session;
 
 mod backoff;
