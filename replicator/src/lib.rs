@@ -14,11 +14,20 @@ mod window;
 mod machine;
 mod port;
 
+mod producer;
+
 pub use backoff::Backoff;
 pub use filter::PassReason;
 pub use limits::{Limits, LimitsError};
 pub use machine::{Accounting, Held, Input, Machine, Output, State, Stop};
 pub use port::{CursorPort, RemotePort, run};
+pub use producer::target;
+#[cfg(feature = "io")]
+pub use producer::{
+    EmbeddedRemote, EmbeddedTopic, EmbeddedTopicConfig, EmbeddedTopics, EventSink, FaultCounts,
+    FaultyRemote, NewTopicError, OpenedSession, Opening, Prepared, PublishError, ReleaseOrder,
+    RemoteFaults, RemoteProducer, RemoteSession, SessionEvent, SessionEvents, WallClock,
+};
 pub use session::{
     Incarnation, OpenError, Outgoing, Receipt, Refusal, SessionId, Source, Watermark,
 };

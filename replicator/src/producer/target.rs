@@ -1,0 +1,212 @@
+//! The remote's side: which sends of a source are taken.
+//!
+//! One [`Target`] stands for one source (cluster and topic, all its incarnations). The session
+//! check, the watermark rule and the decision to append are one step; the caller makes the append
+//! in the same step, so that appends are in the order of the decisions.
+//!
+//! | rule | without it |
+//! |---|---|
+//! | Sends are tested against the last *accepted* position. | A send that overtakes an append in progress is stored twice. |
+//! | Answers speak only of what is durable. | The source acknowledges what a crash here then loses. |
+//! | A failed append ends the session; its outcome is unknown. | Answered as refused, the entry is sent again and stored twice. |
+//! | Sends of the newest open session only. | A late send of an older session lands behind a filter decision that has changed. |
+//! | An opening is answered when every append accepted earlier is durable or failed. | The watermark it names moves afterwards, and the source sends again what then lands. |
+//! | A session's id is never taken twice, nor a lower one. | Two owners of a topic are both current. |
+
+use std::collections::VecDeque;
+
+use georepl_cursor::Position;
+
+use crate::session::{Incarnation, OpenError, SessionId, Watermark};
+
+/// What becomes of an opening.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Opening {
+    /// It is answered now, with what is durable.
+    Answered(Option<Watermark>),
+    /// It is answered by [`Target::durable`] or [`Target::reload`], when nothing is in progress.
+    Waits,
+    /// It is refused.
+    Refused(OpenError),
+}
+
+/// What becomes of a send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Verdict {
+    /// Append it. It is accepted, and durable when [`Target::durable`] says so.
+    Take,
+    /// It was passed before, durably: say so.
+    Duplicate,
+    /// It was accepted in this session and is not durable yet: say nothing now.
+    InProgress,
+    /// What was to come before it is missing.
+    Gap,
+    /// It belongs to a session that is over or never was: say nothing.
+    Stale,
+}
+
+/// An opening that is answered now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Answered {
+    /// Which session is open now.
+    pub session: SessionId,
+    /// What the remote holds.
+    pub watermark: Option<Watermark>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Phase {
+    Closed,
+    Opening(SessionId),
+    Open(SessionId),
+}
+
+/// The sessions and the watermark of one source.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Target {
+    newest: SessionId,
+    incarnation: Incarnation,
+    phase: Phase,
+    /// An append failed, so what is stored is known only to the log.
+    reloading: bool,
+    accepted: Option<Watermark>,
+    durable: Option<Watermark>,
+    in_progress: VecDeque<(Incarnation, Watermark)>,
+}
+
+impl Target {
+    /// A source of whose `incarnation` everything up to `watermark` is stored.
+    pub fn new(incarnation: Incarnation, watermark: Option<Watermark>) -> Self {
+        Self {
+            newest: SessionId::default(),
+            incarnation,
+            phase: Phase::Closed,
+            reloading: false,
+            accepted: watermark,
+            durable: watermark,
+            in_progress: VecDeque::new(),
+        }
+    }
+
+    /// A source asks for a session. From here on, sends of older sessions are stale.
+    pub fn open(&mut self, session: SessionId, incarnation: Incarnation) -> Opening {
+        if session <= self.newest {
+            let error = OpenError::LaterOwner { asked: session, newest: self.newest };
+            return Opening::Refused(error);
+        }
+        if incarnation < self.incarnation {
+            let newest = self.incarnation;
+            return Opening::Refused(OpenError::LaterIncarnation { asked: incarnation, newest });
+        }
+        if incarnation > self.incarnation {
+            // Nothing of it is stored. Measured against the old watermark, earlier positions that
+            // are sent again on purpose would be taken for duplicates.
+            self.incarnation = incarnation;
+            self.accepted = None;
+            self.durable = None;
+        }
+        self.newest = session;
+        self.phase = Phase::Opening(session);
+        match self.answer() {
+            Some(answered) => Opening::Answered(answered.watermark),
+            None => Opening::Waits,
+        }
+    }
+
+    /// A source sends an entry.
+    pub fn offer(
+        &mut self,
+        session: SessionId,
+        previous: Option<Position>,
+        entry: Watermark,
+    ) -> Verdict {
+        if self.phase != Phase::Open(session) {
+            return Verdict::Stale;
+        }
+        let reached = |watermark: Option<Watermark>| watermark.map(|held| held.position);
+        if reached(self.durable) >= Some(entry.position) {
+            return Verdict::Duplicate;
+        }
+        if reached(self.accepted) >= Some(entry.position) {
+            return Verdict::InProgress;
+        }
+        if previous > reached(self.accepted) {
+            return Verdict::Gap;
+        }
+        self.accepted = Some(entry);
+        self.in_progress.push_back((self.incarnation, entry));
+        Verdict::Take
+    }
+
+    /// The oldest `appends` appends in progress are durable. Returns the opening that waited for
+    /// the last of them.
+    pub fn durable(&mut self, appends: usize) -> Option<Answered> {
+        for _ in 0..appends {
+            let (incarnation, entry) =
+                self.in_progress.pop_front().expect("appends complete once, in order");
+            if incarnation == self.incarnation {
+                self.durable = Some(entry);
+            }
+        }
+        self.answer()
+    }
+
+    /// An append failed: whether it is stored is unknown. Its session is over; the caller reads
+    /// the log's end and calls [`Target::reload`].
+    pub fn failed(&mut self) {
+        self.in_progress.clear();
+        self.reloading = true;
+        if matches!(self.phase, Phase::Open(_)) {
+            self.phase = Phase::Closed;
+        }
+    }
+
+    /// What the log holds of this source in its newest incarnation. Returns the opening that
+    /// waited for it.
+    pub fn reload(&mut self, watermark: Option<Watermark>) -> Option<Answered> {
+        self.reloading = false;
+        self.accepted = watermark;
+        self.durable = watermark;
+        self.answer()
+    }
+
+    /// The session whose sends are taken.
+    pub fn open_session(&self) -> Option<SessionId> {
+        match self.phase {
+            Phase::Open(session) => Some(session),
+            Phase::Closed | Phase::Opening(_) => None,
+        }
+    }
+
+    /// The highest durable position and its entry.
+    pub fn watermark(&self) -> Option<Watermark> {
+        self.durable
+    }
+
+    /// Appends that are accepted and not yet durable.
+    pub fn in_progress(&self) -> usize {
+        self.in_progress.len()
+    }
+
+    /// Renames sessions, so that an exploration recognises situations that differ in nothing else.
+    pub fn renumber(&mut self, rename: &dyn Fn(SessionId) -> SessionId) {
+        self.newest = rename(self.newest);
+        if let Phase::Opening(session) | Phase::Open(session) = &mut self.phase {
+            *session = rename(*session);
+        }
+    }
+
+    fn answer(&mut self) -> Option<Answered> {
+        let Phase::Opening(session) = self.phase else {
+            return None;
+        };
+        if self.reloading || !self.in_progress.is_empty() {
+            return None;
+        }
+        self.phase = Phase::Open(session);
+        Some(Answered { session, watermark: self.durable })
+    }
+}
+
+#[cfg(test)]
+mod tests;
