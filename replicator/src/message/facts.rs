@@ -53,8 +53,13 @@ impl<'a> Facts<'a> {
             (MARKER_TYPE, Value::Varint(value)) => self.marker_type = Some(*value as i32),
             (TXNID_LEAST_BITS | TXNID_MOST_BITS, Value::Varint(_)) => self.in_transaction = true,
             (
-                PUBLISH_TIME | REPLICATED_FROM | REPLICATE_TO | NUM_MESSAGES_IN_BATCH | MARKER_TYPE
-                | TXNID_LEAST_BITS | TXNID_MOST_BITS,
+                PUBLISH_TIME
+                | REPLICATED_FROM
+                | REPLICATE_TO
+                | NUM_MESSAGES_IN_BATCH
+                | MARKER_TYPE
+                | TXNID_LEAST_BITS
+                | TXNID_MOST_BITS,
                 _,
             ) => return Err(bad(format!("field {} has the wrong wire type", field.number))),
             _ => {}

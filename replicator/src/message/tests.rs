@@ -177,7 +177,8 @@ fn a_spliced_entry_is_what_pulsars_replicator_stored_at_its_remote() {
 #[test]
 fn the_payload_is_shared_and_the_brokers_metadata_stays_behind() {
     let entry = recorded("broker-metadata-plain").remove(0);
-    let spliced = Splicer::new("west").splice(&entry.frame.facts().unwrap(), position(&entry.facts));
+    let spliced =
+        Splicer::new("west").splice(&entry.frame.facts().unwrap(), position(&entry.facts));
     assert_eq!(spliced.payload.as_ptr(), entry.frame.payload().as_ptr());
     assert_eq!(whole(&spliced).broker_entry_metadata(), Ok(None));
 }
