@@ -48,7 +48,13 @@ pub struct FaultTransport {
 #[derive(Default)]
 struct Faults {
     active: Mutex<HashMap<BookieId, Fault>>,
-    held: Mutex<BTreeMap<BookieId, Vec<(Arc<dyn CompletionSink>, Response)>>>,
+    held: Mutex<BTreeMap<BookieId, Vec<Held>>>,
+}
+
+/// A response and where it goes once it is released.
+struct Held {
+    sink: Arc<dyn CompletionSink>,
+    response: Response,
 }
 
 impl FaultTransport {
@@ -80,7 +86,7 @@ impl FaultTransport {
         if order == ReleaseOrder::Newest {
             held.reverse();
         }
-        for (sink, response) in held {
+        for Held { sink, response } in held {
             sink.complete(&mut vec![response]);
         }
     }
@@ -122,7 +128,7 @@ impl CompletionSink for FaultSink {
                 let mut held = self.faults.held.lock();
                 for response in batch.drain(..) {
                     let of_bookie = held.entry(response.bookie.clone()).or_default();
-                    of_bookie.push((self.sink.clone(), response));
+                    of_bookie.push(Held { sink: self.sink.clone(), response });
                 }
             }
             Fault::DuplicateResponses => {
