@@ -21,8 +21,9 @@ use crate::transport::{BookieTransport, CompletionSink, Response};
 
 /// Learns what becomes of the appends of a ledger.
 ///
-/// Called by the ledger's one task, in order, at most once per turn of it. Calls must be short: they hold up the
-/// ledger. After the writer is dropped there are no more calls, and the outcome of what was pending is unknown.
+/// Called by the ledger's one task, in order, each method at most once per turn of it. Calls must be short: they hold
+/// up the ledger. After the writer is dropped, or its runtime is shut down, there are no more calls, and the outcome
+/// of what was pending is unknown.
 pub trait AppendSink: Send + Sync {
     /// Every entry up to `through` is acknowledged: it will be in the ledger whoever crashes.
     fn confirmed(&self, ledger: LedgerId, through: EntryId);
