@@ -16,7 +16,14 @@ mod port;
 
 mod producer;
 
+#[cfg(feature = "io")]
+mod stats;
+#[cfg(feature = "io")]
+mod driver;
+
 pub use backoff::Backoff;
+#[cfg(feature = "io")]
+pub use driver::{Leftover, NewReplicatorError, Replicator, ReplicatorConfig};
 pub use filter::PassReason;
 pub use limits::{Limits, LimitsError};
 pub use machine::{Accounting, Held, Input, Machine, Output, State, Stop};
@@ -31,5 +38,7 @@ pub use producer::{
 pub use session::{
     Incarnation, OpenError, Outgoing, Receipt, Refusal, SessionId, Source, Watermark,
 };
+#[cfg(feature = "io")]
+pub use stats::ReplicatorStats;
 pub use why::{Reason, RewindReason, RewindReasons, StopReason, Wake, Why};
 pub use window::{Content, Delivered, Settled, Window};

@@ -425,8 +425,7 @@ impl<E> Machine<E> {
         let blocked = match held {
             Held::Foreign(watermark) => Reason::RemoteAhead { watermark },
             Held::Through(watermark) if watermark < self.last_published => {
-                let last_published =
-                    self.last_published.expect("no position is below no position");
+                let last_published = self.last_published.expect("no position is below no position");
                 Reason::RemoteBehind { watermark, last_published }
             }
             Held::Through(watermark) => return flow.opened(session, watermark),

@@ -16,9 +16,20 @@ use crate::window::{Delivered, Settled, Window};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Session {
-    Closed { open_at: Time, failures: u32, last: Option<Arc<str>> },
-    Opening { id: SessionId, until: Time, failures: u32 },
-    Open { id: SessionId, failures: u32 },
+    Closed {
+        open_at: Time,
+        failures: u32,
+        last: Option<Arc<str>>,
+    },
+    Opening {
+        id: SessionId,
+        until: Time,
+        failures: u32,
+    },
+    Open {
+        id: SessionId,
+        failures: u32,
+    },
     /// The remote and the source disagree on what was published. An operator decides.
     Blocked(Reason),
 }
