@@ -455,3 +455,6 @@ async fn check(
     };
     Ok((held, session))
 }
+
+#[cfg(test)]
+mod tests;
