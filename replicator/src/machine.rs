@@ -53,7 +53,7 @@ use flow::Flow;
 use crate::limits::Limits;
 use crate::session::{Incarnation, OpenError, Outgoing, Receipt, SessionId};
 use crate::why::{Reason, RewindReason, StopReason, Wake, Why};
-use crate::window::{Delivered, Settled};
+use crate::window::{Delivered, Settled, Window};
 
 /// What the world sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -177,7 +177,7 @@ pub enum Output<E> {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Life<E> {
     Stopped(StopReason),
-    Running(Flow<E>),
+    Running(Box<Flow<E>>),
 }
 
 /// One replicator. `E` is what the driver publishes for an entry.
@@ -266,6 +266,13 @@ impl<E> Machine<E> {
     pub fn why(&self, now: Time, backlog: u64) -> Why {
         let (reason, wake) = match &self.life {
             Life::Stopped(_) => (self.reason(), Wake::Operator),
+            // A read that waits at the end of the topic was woken when there is more than was read.
+            Life::Running(flow)
+                if flow.reason() == Reason::WaitingForEntries
+                    && backlog > flow.window.len() as u64 =>
+            {
+                (Reason::Reading, Wake::Storage(self.limits.read_timeout))
+            }
             Life::Running(flow) => (flow.reason(), flow.wake(now)),
         };
         Why { reason, since: now.saturating_since(self.reason_since.1), wake, backlog }
@@ -296,11 +303,24 @@ impl<E> Machine<E> {
         }
     }
 
+    /// The entries that were read and are not acknowledged; none while it is stopped.
+    pub fn window(&self) -> Option<&Window<E>> {
+        match &self.life {
+            Life::Stopped(_) => None,
+            Life::Running(flow) => Some(&flow.window),
+        }
+    }
+
+    /// Whether it waits for the cursor to be rewound, so that nothing is read or sent.
+    pub fn awaits_rewind(&self) -> bool {
+        matches!(&self.life, Life::Running(flow) if flow.is_rewinding())
+    }
+
     /// The reads that were started and have not ended.
     pub fn outstanding_reads(&self) -> impl Iterator<Item = ReadId> + '_ {
         let flow = match &self.life {
             Life::Stopped(_) => None,
-            Life::Running(flow) => Some(flow),
+            Life::Running(flow) => Some(&**flow),
         };
         flow.into_iter().flat_map(Flow::outstanding_reads)
     }
@@ -332,7 +352,7 @@ impl<E> Machine<E> {
 
     fn on_start(&mut self, now: Time) {
         if matches!(&self.life, Life::Stopped(reason) if reason.may_restart()) {
-            self.life = Life::Running(Flow::starting(now));
+            self.life = Life::Running(Box::new(Flow::starting(now)));
         }
     }
 
@@ -388,7 +408,8 @@ impl<E> Machine<E> {
             return;
         }
         match outcome {
-            ReadOutcome::Entries(entries) if flow.is_rewinding() => drop(entries),
+            // The rewind will read it again.
+            ReadOutcome::Entries(_) | ReadOutcome::Failed(_) if flow.is_rewinding() => {}
             ReadOutcome::Entries(entries) if entries.is_empty() => {
                 flow.read_failed(now, "storage answered without entries".into(), &self.limits);
             }
@@ -528,7 +549,7 @@ impl<E> Machine<E> {
         }
         self.send(now);
         self.acknowledge();
-        self.read(now);
+        self.read();
     }
 
     /// What timed out.
@@ -536,6 +557,7 @@ impl<E> Machine<E> {
         let Life::Running(flow) = &mut self.life else {
             return;
         };
+        flow.end_read_retry(now);
         let due = |at: Option<Time>| at.is_some_and(|at| at <= now);
         if due(flow.open_due()) || due(flow.receipts_due()) {
             let session = flow.any_session().expect("a session that timed out is there");
@@ -603,11 +625,11 @@ impl<E> Machine<E> {
         }
     }
 
-    fn read(&mut self, now: Time) {
+    fn read(&mut self) {
         let Life::Running(flow) = &mut self.life else {
             return;
         };
-        if let Some(limits) = flow.next_read(now, &self.limits) {
+        if let Some(limits) = flow.next_read(&self.limits) {
             self.outputs.push_back(Output::Read(limits));
         }
     }

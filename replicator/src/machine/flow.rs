@@ -87,7 +87,10 @@ pub(super) struct Flow<E> {
     reads: VecDeque<Outstanding>,
     asking: Asking,
     read_due: Option<Time>,
+    /// The last read failed; no other is asked for before its time.
     read_retry: Option<Retry>,
+    /// Failed reads since the last that brought entries.
+    read_failures: u32,
     refused: Option<RefusedHead>,
     receipts_due: Option<Time>,
     pub(super) stop_at: Option<Time>,
@@ -108,6 +111,7 @@ impl<E> Flow<E> {
             asking: Asking::Nothing,
             read_due: None,
             read_retry: None,
+            read_failures: 0,
             refused: None,
             receipts_due: None,
             stop_at: None,
@@ -120,7 +124,7 @@ impl<E> Flow<E> {
 
     /// Nothing is unanswered, or no answer can come any more in this session.
     pub(super) fn settled_or_stuck(&self) -> bool {
-        self.window.unanswered() == 0 || self.open_session().is_none()
+        self.window.unanswered() == 0 || self.open_session().is_none() || self.is_rewinding()
     }
 
     pub(super) fn is_drained(&self) -> bool {
@@ -137,21 +141,33 @@ impl<E> Flow<E> {
         generation: &dyn Fn(Generation) -> Generation,
     ) {
         let shift = |at: &mut Time| *at = Time::ZERO + until(now, *at);
+        let once = |failures: &mut u32| *failures = (*failures).min(1);
         match &mut self.session {
-            Session::Closed { open_at, .. } => shift(open_at),
-            Session::Opening { id, until, .. } => {
+            Session::Closed { open_at, failures, .. } => {
+                once(failures);
+                shift(open_at);
+            }
+            Session::Opening { id, until, failures } => {
+                once(failures);
                 *id = session(*id);
                 shift(until);
             }
-            Session::Open { id, .. } => *id = session(*id),
+            Session::Open { id, failures } => {
+                once(failures);
+                *id = session(*id);
+            }
             Session::Blocked(_) => {}
+        }
+        let retries = [self.read_retry.as_mut(), self.refused.as_mut().map(|r| &mut r.retry)];
+        once(&mut self.read_failures);
+        for retry in retries.into_iter().flatten() {
+            once(&mut retry.failures);
+            shift(&mut retry.at);
         }
         for read in &mut self.reads {
             read.id.generation = generation(read.id.generation);
         }
         self.rewinding.iter_mut().for_each(|rewinding| shift(&mut rewinding.drain_until));
-        self.read_retry.iter_mut().for_each(|retry| shift(&mut retry.at));
-        self.refused.iter_mut().for_each(|refused| shift(&mut refused.retry.at));
         let times = [&mut self.read_due, &mut self.receipts_due, &mut self.stop_at];
         times.into_iter().flatten().for_each(shift);
     }
@@ -349,19 +365,25 @@ impl<E> Flow<E> {
         !self.reads.is_empty()
     }
 
+    /// Reads that were not waiting when they were started. One that waited and was woken is not
+    /// among them: storage's own timeouts bound it, and a machine is not told of every wake-up.
+    fn reads_in_storage(&self) -> usize {
+        self.reads.len() - usize::from(self.asking == Asking::Waiting)
+    }
+
     pub(super) fn outstanding_reads(&self) -> impl Iterator<Item = ReadId> + '_ {
         self.reads.iter().map(|read| read.id)
     }
 
     /// The next read, if there is room for it. Nothing is read for a handful of free places:
     /// reads stay large while the window is full, and an empty window is filled at once.
-    pub(super) fn next_read(&mut self, now: Time, limits: &Limits) -> Option<ReadLimits> {
+    pub(super) fn next_read(&mut self, limits: &Limits) -> Option<ReadLimits> {
         let idle = self.asking == Asking::Nothing
             && self.rewinding.is_none()
             && self.stop_at.is_none()
             && self.open_session().is_some()
             && self.reads.len() < limits.reads_in_flight as usize
-            && self.read_retry.as_ref().is_none_or(|retry| retry.at <= now);
+            && self.read_retry.is_none();
         if !idle {
             return None;
         }
@@ -415,7 +437,7 @@ impl<E> Flow<E> {
     }
 
     pub(super) fn delivered(&mut self, now: Time, entries: Vec<Delivered<E>>, timeout: Duration) {
-        self.read_retry = None;
+        self.read_failures = 0;
         self.rearm_read_due(now, timeout);
         entries.into_iter().for_each(|entry| self.window.push(entry));
     }
@@ -425,9 +447,15 @@ impl<E> Flow<E> {
             self.asking = Asking::Nothing;
         }
         self.rearm_read_due(now, limits.read_timeout);
-        let failures = self.read_retry.take().map_or(0, |retry| retry.failures).saturating_add(1);
+        self.read_failures = self.read_failures.saturating_add(1);
+        let failures = self.read_failures;
         let at = now + limits.read_backoff.delay(failures);
         self.read_retry = Some(Retry { at, failures, message });
+    }
+
+    /// A timer that has struck must go, or the driver would find it due for ever.
+    pub(super) fn end_read_retry(&mut self, now: Time) {
+        self.read_retry.take_if(|retry| retry.at <= now);
     }
 
     pub(super) fn log_ended(&mut self) {
@@ -435,8 +463,7 @@ impl<E> Flow<E> {
     }
 
     fn rearm_read_due(&mut self, now: Time, timeout: Duration) {
-        let in_storage = self.reads.len() - usize::from(self.asking == Asking::Waiting);
-        self.read_due = (in_storage > 0).then_some(now + timeout);
+        self.read_due = (self.reads_in_storage() > 0).then_some(now + timeout);
     }
 }
 
@@ -478,7 +505,7 @@ impl<E> Flow<E> {
 
     /// The refusal, while it keeps something in the window from being sent.
     fn held_back(&self) -> Option<&RefusedHead> {
-        let sending = self.rewinding.is_none() && self.open_session().is_some();
+        let sending = self.may_send().is_some();
         self.refused.as_ref().filter(|r| sending && self.window.first_ready() >= Some(r.position))
     }
 
@@ -516,10 +543,10 @@ impl<E> Flow<E> {
             return Reason::AwaitingReceipts { entries: self.window.unanswered(), first };
         }
         match self.asking {
+            _ if self.reads_in_storage() > 0 => Reason::Reading,
             Asking::Waiting => Reason::WaitingForEntries,
             Asking::Ended => Reason::Ended,
             Asking::For(_) => Reason::Reading,
-            Asking::Nothing if self.has_reads() => Reason::Reading,
             Asking::Nothing => Reason::Unexplained,
         }
     }

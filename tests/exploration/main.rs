@@ -1,0 +1,90 @@
+//! All interleavings of the shipped cursor, replicator and remote rules, within stated bounds.
+
+#![expect(unreachable_pub, reason = "a test's modules are read here, not exported")]
+
+mod explore;
+mod world;
+
+use explore::{Report, Violation, explore};
+use world::{Bounds, Fault, World, mark};
+
+const BOUNDS: Bounds = Bounds {
+    entries: 4,
+    present: 1,
+    window: 2,
+    read_entries: 2,
+    reads_in_flight: 1,
+    faults: 2,
+    stops: 0,
+    filtered: [0, 0],
+    slow_appends: false,
+    kinds: &[],
+};
+
+/// Reaching this many states is a failure: the exploration would no longer be complete.
+const STATES_MAX: usize = 6_000_000;
+
+fn check(bounds: Bounds, reached: u32) {
+    match explore(&World::new(bounds), STATES_MAX) {
+        Ok(report) => show(&bounds, &report, reached),
+        Err(violation) => fail(&bounds, &violation),
+    }
+}
+
+fn show(bounds: &Bounds, report: &Report, reached: u32) {
+    println!("{report}; {bounds:?}");
+    assert_eq!(report.seen & reached, reached, "situations that must occur were not seen");
+}
+
+fn fail(bounds: &Bounds, violation: &Violation) -> ! {
+    panic!("{bounds:?}\n{violation}");
+}
+
+#[test]
+fn two_faults_and_a_stop_at_any_step_are_survived() {
+    let kinds = &[
+        Fault::Refuse,
+        Fault::LinkLost,
+        Fault::DuplicateReceipt,
+        Fault::ReadError,
+        Fault::HangingRead,
+    ];
+    let reached =
+        mark::DRAINED | mark::REFUSED | mark::STOPPED | mark::STALE_READ | mark::LATE_SEND;
+    let reached = reached | mark::WAITING | mark::READ_FAILED;
+    check(Bounds { kinds, stops: 1, ..BOUNDS }, reached);
+}
+
+#[test]
+fn two_reads_in_flight_are_delivered_in_order_whatever_fails() {
+    let kinds = &[
+        Fault::Refuse,
+        Fault::LinkLost,
+        Fault::ReadError,
+        Fault::ShortRead,
+        Fault::HangingRead,
+        Fault::EarlyTimeout,
+    ];
+    let reads = Bounds { read_entries: 1, reads_in_flight: 2, ..BOUNDS };
+    check(Bounds { kinds, faults: 2, entries: 3, ..reads }, mark::STALE_READ | mark::READ_FAILED);
+}
+
+#[test]
+fn filter_decisions_that_change_between_attempts_skip_nothing() {
+    let kinds = &[Fault::Refuse, Fault::LinkLost, Fault::EarlyTimeout];
+    for filtered in [[0b0010, 0b0000], [0b0000, 0b0010], [0b0011, 0b0100], [0b0001, 0b0110]] {
+        check(Bounds { kinds, filtered, ..BOUNDS }, mark::DRAINED | mark::LATE_SEND);
+    }
+}
+
+#[test]
+fn appends_that_take_time_or_fail_at_the_remote_are_settled() {
+    let kinds = &[Fault::AppendFailed, Fault::LinkLost, Fault::Refuse];
+    check(Bounds { kinds, slow_appends: true, entries: 3, ..BOUNDS }, mark::LATE_SEND);
+}
+
+#[test]
+fn half_open_links_and_early_timeouts_are_survived() {
+    let kinds = &[Fault::HalfOpen, Fault::EarlyTimeout, Fault::LinkLost, Fault::ShortRead];
+    check(Bounds { kinds, stops: 1, ..BOUNDS }, mark::DRAINED | mark::LATE_SEND);
+}

@@ -1,0 +1,822 @@
+//! One source, one link, one remote: the shipped machines with a model of everything between them.
+//!
+//! The cursor, the replicator, the remote's rules and the code that carries outputs out are the
+//! ones that ship. Modelled are the log, storage, the mailbox between cursor and replicator, the
+//! network and the remote's log. The network may keep sends of older sessions and let them land
+//! late; answers arrive in any order.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
+
+use georepl_cursor::{
+    Generation, MarkDeleteRefused, Offset, Output as CursorOutput, Position, ReadId, ReadLimits,
+    ReadOutcome, ReadRefused, ReadStart, Rewound,
+};
+use georepl_replicator::{
+    Backoff, Content, CursorPort, Delivered, Held, Incarnation, Input, Limits, Outgoing,
+    PassReason, Reason, Receipt, Refusal, RemotePort, SessionId, State, Stop, StopReason,
+    Wake, Watermark, run,
+};
+use georepl_replicator::target::{Answered, Opening, Target, Verdict};
+use georepl_storage::{EntryId, LedgerId, Time};
+
+use crate::explore;
+
+type Cursor = georepl_cursor::Machine<u8>;
+type Replicator = georepl_replicator::Machine<u8>;
+
+/// Short delays belong to retries, long ones to timeouts.
+const SHORT: Duration = Duration::from_nanos(1);
+const LONG: Duration = Duration::from_nanos(1_000);
+
+/// Bounds of an exploration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Bounds {
+    /// Entries that are appended, at most.
+    pub entries: u8,
+    /// Entries there at the start.
+    pub present: u8,
+    pub window: u32,
+    pub read_entries: u32,
+    pub reads_in_flight: u32,
+    /// Faults of any kind.
+    pub faults: u8,
+    /// Stops (each followed by a start at any later step).
+    pub stops: u8,
+    /// Entries (bits) that the filter passes over, before and after its decision changes.
+    pub filtered: [u8; 2],
+    /// Whether appends at the remote take time.
+    pub slow_appends: bool,
+    /// Which faults may happen.
+    pub kinds: &'static [Fault],
+}
+
+/// What can go wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Fault {
+    /// The remote refuses an entry.
+    Refuse,
+    /// The link breaks: receipts are lost, sends may still land.
+    LinkLost,
+    /// The link is dead and nobody is told.
+    HalfOpen,
+    /// A receipt arrives twice.
+    DuplicateReceipt,
+    /// Storage fails.
+    ReadError,
+    /// Storage answers with fewer entries than it has.
+    ShortRead,
+    /// Storage takes longer than anybody waits.
+    HangingRead,
+    /// A timeout strikes although nothing is wrong.
+    EarlyTimeout,
+    /// An append at the remote fails; whether the entry is stored is unknown.
+    AppendFailed,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Action {
+    Start,
+    Stop,
+    /// Stop when what was sent is answered.
+    Settle,
+    Append,
+    /// Storage answers a read, with everything asked for.
+    Read(usize),
+    ShortRead(usize),
+    EmptyRead(usize),
+    ReadError(usize),
+    HangRead(usize),
+    /// Storage's own timeout ends a read that hangs.
+    StorageGivesUp(usize),
+    /// The replicator takes the oldest completion out of its mailbox.
+    TakeCompletion,
+    /// The filter decides otherwise from now on.
+    ChangeFilter,
+    /// The opening or send in the network arrives at the remote.
+    Arrive(usize),
+    /// It arrives and the remote refuses it.
+    Refuse(usize),
+    /// The oldest append in progress at the remote is durable.
+    Durable,
+    /// It fails, stored or not.
+    AppendFails {
+        stored: bool,
+    },
+    /// An answer arrives at the replicator.
+    Answer(usize),
+    AnswerTwice(usize),
+    LinkLost,
+    HalfOpen,
+    /// The next retry is due.
+    Retry,
+    /// The next timeout strikes.
+    Timeout,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Message {
+    Open(Incarnation),
+    Send { previous: Option<Position>, position: Position, entry: u8 },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Answer {
+    Opened(Option<Position>),
+    Receipt(Receipt),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Fetch {
+    id: ReadId,
+    to: Offset,
+    hangs: bool,
+}
+
+/// Where everything is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct World {
+    bounds: Bounds,
+    cursor: Cursor,
+    storage: Vec<Fetch>,
+    mailbox: VecDeque<(ReadId, ReadOutcome<u8>)>,
+    open_reads: BTreeSet<ReadId>,
+    replicator: Replicator,
+    now: Time,
+    /// In the network, first in first out per session.
+    sent: Vec<(SessionId, Message)>,
+    answers: Vec<(SessionId, Answer)>,
+    /// The session whose link is dead without anybody knowing.
+    dead: Option<SessionId>,
+    target: Target,
+    /// Sessions and entries whose appends are in progress at the remote.
+    in_progress: VecDeque<(SessionId, u8)>,
+    log: Vec<u8>,
+    filter: usize,
+    faults: u8,
+    stops: u8,
+    /// Entries that some decision passed over, ever.
+    passed: u8,
+    mark_delete: Offset,
+    /// Failures that no rewind has answered yet: one burst, one rewind.
+    failed: bool,
+    /// What the replicator did in this step.
+    effects: Effects,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct Effects {
+    reads: u8,
+    sends: u8,
+    rewinds: u8,
+    broken: Option<String>,
+}
+
+/// Which kinds of situation an exploration has to have seen.
+pub mod mark {
+    pub const DRAINED: u32 = 1;
+    pub const REFUSED: u32 = 1 << 1;
+    pub const STOPPED: u32 = 1 << 2;
+    pub const STALE_READ: u32 = 1 << 3;
+    pub const LATE_SEND: u32 = 1 << 4;
+    pub const WAITING: u32 = 1 << 5;
+    pub const STALE_COMPLETION: u32 = 1 << 6;
+    pub const READ_FAILED: u32 = 1 << 7;
+}
+
+pub fn position(entry: u8) -> Position {
+    Position::new(LedgerId(7), EntryId(entry.into()))
+}
+
+fn watermark(entry: u8) -> Watermark {
+    Watermark { position: position(entry), checksum: entry.into() }
+}
+
+impl World {
+    pub fn new(bounds: Bounds) -> Self {
+        let retry = Backoff { first: SHORT, longest: SHORT };
+        let limits = Limits {
+            window_entries: bounds.window,
+            window_bytes: u64::MAX,
+            read_entries: bounds.read_entries,
+            read_bytes: 1 << 20,
+            reads_in_flight: bounds.reads_in_flight,
+            read_timeout: LONG,
+            receipt_timeout: LONG,
+            open_timeout: LONG,
+            open_backoff: retry,
+            refused_backoff: retry,
+            read_backoff: retry,
+        };
+        Self {
+            bounds,
+            cursor: Cursor::new(Offset::ZERO, Offset::new(bounds.present.into())),
+            storage: Vec::new(),
+            mailbox: VecDeque::new(),
+            open_reads: BTreeSet::new(),
+            replicator: Replicator::new(limits, 1, None),
+            now: Time::ZERO,
+            sent: Vec::new(),
+            answers: Vec::new(),
+            dead: None,
+            target: Target::new(Incarnation(1), None),
+            in_progress: VecDeque::new(),
+            log: Vec::new(),
+            filter: 0,
+            faults: bounds.faults,
+            stops: bounds.stops,
+            passed: 0,
+            mark_delete: Offset::ZERO,
+            failed: false,
+            effects: Effects::default(),
+        }
+    }
+
+    fn input(&mut self, input: Input<u8>) {
+        let mut cursor = SourceSide {
+            cursor: &mut self.cursor,
+            storage: &mut self.storage,
+            mailbox: &mut self.mailbox,
+            open_reads: &mut self.open_reads,
+            effects: &mut self.effects,
+        };
+        let mut network = NetworkSide { sent: &mut self.sent, sends: 0 };
+        run(&mut self.replicator, self.now, input, &mut cursor, &mut network);
+        self.effects.sends += network.sends;
+    }
+
+    fn drain_cursor(&mut self) {
+        SourceSide {
+            cursor: &mut self.cursor,
+            storage: &mut self.storage,
+            mailbox: &mut self.mailbox,
+            open_reads: &mut self.open_reads,
+            effects: &mut self.effects,
+        }
+        .drain();
+    }
+
+    fn decide(&mut self, entry: u8) -> Delivered<u8> {
+        let passes = self.bounds.filtered[self.filter] >> entry & 1 == 1;
+        if passes {
+            self.passed |= 1 << entry;
+        }
+        let content = match passes {
+            true => Content::Pass(PassReason::NotForThisRemote),
+            false => Content::Send(entry),
+        };
+        Delivered { position: position(entry), bytes: 1, content }
+    }
+
+    fn take_completion(&mut self) -> Result<(), String> {
+        let (id, outcome) = self.mailbox.pop_front().expect("enabled when there is one");
+        let outcome = match outcome {
+            ReadOutcome::Entries(entries) => {
+                ReadOutcome::Entries(entries.into_iter().map(|entry| self.decide(entry)).collect())
+            }
+            ReadOutcome::Failed(failed) => ReadOutcome::Failed(failed),
+            ReadOutcome::Cancelled => ReadOutcome::Cancelled,
+            ReadOutcome::Superseded => ReadOutcome::Superseded,
+            ReadOutcome::Terminated => ReadOutcome::Terminated,
+            ReadOutcome::Closed => ReadOutcome::Closed,
+        };
+        let stale = !self.replicator.outstanding_reads().any(|read| read == id);
+        let before = stale.then(|| self.replicator.clone());
+        self.input(Input::ReadCompleted { id, outcome });
+        if before.is_some_and(|before| before != self.replicator) {
+            return Err("S5: a completion that no longer counts changed the replicator".into());
+        }
+        Ok(())
+    }
+
+    fn arrive(&mut self, index: usize, refuse: bool) {
+        let (session, message) = self.sent.remove(index);
+        let answer = match message {
+            Message::Open(incarnation) => match self.target.open(session, incarnation) {
+                Opening::Answered(held) => Some(Answer::Opened(held.map(|held| held.position))),
+                Opening::Waits | Opening::Refused(_) => None,
+            },
+            // A refusal is decided before the rules: it changes nothing at the remote.
+            Message::Send { position, .. } if refuse => {
+                let refusal = Refusal { message: "refused".into() };
+                Some(Answer::Receipt(Receipt::Refused(position, refusal)))
+            }
+            Message::Send { previous, position, entry } => {
+                match self.target.offer(session, previous, watermark(entry)) {
+                    Verdict::Take => {
+                        self.in_progress.push_back((session, entry));
+                        None
+                    }
+                    Verdict::Duplicate => Some(Answer::Receipt(Receipt::Duplicate(position))),
+                    Verdict::Gap => Some(Answer::Receipt(Receipt::Gap(position))),
+                    Verdict::InProgress | Verdict::Stale => None,
+                }
+            }
+        };
+        self.answers.extend(answer.map(|answer| (session, answer)));
+        if !self.bounds.slow_appends {
+            while !self.in_progress.is_empty() {
+                self.durable();
+            }
+        }
+    }
+
+    fn durable(&mut self) {
+        let (session, entry) = self.in_progress.pop_front().expect("enabled when there is one");
+        self.store(entry);
+        self.answers.push((session, Answer::Receipt(Receipt::Published(position(entry)))));
+        let answered = self.target.durable(1);
+        self.opened(answered);
+    }
+
+    fn append_fails(&mut self, stored: bool) {
+        let (_, entry) = self.in_progress.pop_front().expect("enabled when there is one");
+        if stored {
+            self.store(entry);
+        }
+        // What follows a failed append in the same ledger fails with it.
+        self.in_progress.clear();
+        let session = self.target.open_session();
+        self.target.failed();
+        let held = self.log.last().map(|&entry| watermark(entry));
+        let answered = self.target.reload(held);
+        self.opened(answered);
+        if let Some(session) = session {
+            self.break_link(session);
+        }
+    }
+
+    fn opened(&mut self, answered: Option<Answered>) {
+        if let Some(answered) = answered {
+            let held = answered.watermark.map(|held| held.position);
+            self.answers.push((answered.session, Answer::Opened(held)));
+        }
+    }
+
+    fn store(&mut self, entry: u8) {
+        let lower_missing = (0..entry)
+            .find(|lower| !self.log.contains(lower) && self.passed >> lower & 1 == 0);
+        if let Some(lower) = lower_missing {
+            self.breaks(format!("S8: {entry} is stored although {lower} is not and has no reason"));
+        }
+        if self.log.last().is_some_and(|&last| last >= entry) {
+            self.breaks(format!("S6: {entry} is stored after {:?}", self.log));
+        }
+        self.log.push(entry);
+    }
+
+    fn breaks(&mut self, what: String) {
+        self.effects.broken.get_or_insert(what);
+    }
+
+    fn answer(&mut self, index: usize, keep: bool) {
+        let (session, answer) =
+            if keep { self.answers[index].clone() } else { self.answers.remove(index) };
+        match answer {
+            Answer::Opened(held) => self.input(Input::Opened { session, held: Held::Through(held) }),
+            Answer::Receipt(receipt) => {
+                let fails = matches!(receipt, Receipt::Gap(_) | Receipt::Refused(..));
+                self.failed |= fails && self.replicator.session() == Some(session);
+                self.input(Input::Receipts { session, receipts: vec![receipt] });
+            }
+        }
+    }
+
+    fn break_link(&mut self, session: SessionId) {
+        self.answers.retain(|(of, _)| *of != session);
+        self.dead = Some(session);
+        if self.replicator.session() == Some(session) {
+            self.failed = true;
+            self.input(Input::Lost { session, message: "lost".into() });
+        }
+    }
+
+    fn strike(&mut self) {
+        self.now = self.replicator.wake_at().expect("enabled when there is a timer");
+        self.input(Input::Tick);
+    }
+
+    /// What of `self.sent` may arrive next: the first of each session.
+    fn arriving(&self) -> impl Iterator<Item = usize> + '_ {
+        let first = |index: &usize| {
+            let session = self.sent[*index].0;
+            self.sent[..*index].iter().all(|(earlier, _)| *earlier != session)
+        };
+        (0..self.sent.len()).filter(first)
+    }
+
+    fn may(&self, fault: Fault) -> bool {
+        self.faults > 0 && self.bounds.kinds.contains(&fault)
+    }
+
+    /// The next timer, if it is a retry.
+    fn retry_is_next(&self) -> Option<bool> {
+        self.replicator.wake_at().map(|at| at.saturating_since(self.now) <= SHORT)
+    }
+
+    /// Nothing is under way that would end by itself.
+    fn is_quiet(&self) -> bool {
+        self.storage.iter().all(|fetch| fetch.hangs)
+            && self.mailbox.is_empty()
+            && self.sent.is_empty()
+            && self.answers.is_empty()
+            && self.in_progress.is_empty()
+            && self.retry_is_next() != Some(true)
+    }
+
+    /// Forgets what can never matter again, and names sessions and generations by their rank.
+    fn rename(&mut self) {
+        let session = self.replicator.session();
+        self.answers.retain(|(of, _)| session == Some(*of) && self.dead != Some(*of));
+        self.answers.sort_by_key(|answer| format!("{answer:?}"));
+        if self.dead != session {
+            self.dead = None;
+        }
+        let mut sessions: BTreeSet<SessionId> = self.sent.iter().map(|(of, _)| *of).collect();
+        sessions.extend(self.in_progress.iter().map(|(of, _)| *of));
+        sessions.extend(session);
+        sessions.extend(self.target.open_session());
+        // Even numbers for those that occur, odd ones for what lies between.
+        let rank = |of: SessionId| {
+            let below = sessions.iter().filter(|known| **known < of).count() as u64;
+            let counter = 2 * below + 1 + u64::from(sessions.contains(&of));
+            SessionId { owner: of.owner, counter }
+        };
+        let current = self.cursor.generation();
+        let mut generations: BTreeSet<Generation> =
+            self.replicator.outstanding_reads().map(|id| id.generation).collect();
+        generations.extend(self.mailbox.iter().map(|(id, _)| id.generation));
+        generations.insert(current);
+        // What is not among them, only storage still works on; its answer will be dropped.
+        let generation = |of: Generation| {
+            let rank = generations.iter().position(|known| *known == of);
+            Generation::new(rank.map_or(0, |rank| rank as u64 + 1))
+        };
+        self.replicator.renumber(self.now, &rank, &generation);
+        self.target.renumber(&rank);
+        self.sent.iter_mut().for_each(|(of, _)| *of = rank(*of));
+        self.answers.iter_mut().for_each(|(of, _)| *of = rank(*of));
+        self.in_progress.iter_mut().for_each(|(of, _)| *of = rank(*of));
+        self.dead = self.dead.map(rank);
+        self.cursor.renumber(generation(current));
+        self.storage.iter_mut().for_each(|fetch| fetch.id.generation = generation(fetch.id.generation));
+        self.storage.sort_by_key(|fetch| (fetch.id, fetch.to, fetch.hangs));
+        self.mailbox.iter_mut().for_each(|(id, _)| id.generation = generation(id.generation));
+        self.open_reads = std::mem::take(&mut self.open_reads)
+            .into_iter()
+            .map(|id| ReadId { generation: generation(id.generation), ..id })
+            .collect();
+        self.now = Time::ZERO;
+    }
+
+    fn check(&mut self, rewinding_before: bool) -> Result<(), String> {
+        let effects = std::mem::take(&mut self.effects);
+        if let Some(broken) = effects.broken {
+            return Err(broken);
+        }
+        let backlog = self.cursor.backlog();
+        let why = self.replicator.why(self.now, backlog);
+        let rewinding = self.is_rewinding();
+        self.check_acknowledged()?;
+        self.check_window(rewinding)?;
+        if rewinding_before && rewinding && (effects.reads > 0 || effects.sends > 0) {
+            return Err("S13: something was read or sent while a rewind was awaited".into());
+        }
+        if effects.rewinds > 0 {
+            if effects.rewinds > 1 || !std::mem::take(&mut self.failed) {
+                return Err("S13: two rewinds for one burst of failures".into());
+            }
+            if self.target.open_session() != self.replicator.session() {
+                return Err("S13: rewound before the old session's sends were settled".into());
+            }
+        }
+        if self.replicator.wake_at().is_some_and(|at| at <= self.now) {
+            return Err("L8: a timer that has struck is still armed".into());
+        }
+        if !self.replicator.accounting().balances() {
+            return Err(format!("accounting: {:?}", self.replicator.accounting()));
+        }
+        if self.replicator.state() == State::Stopped {
+            let wants = self.replicator.wake_at().is_some() || self.replicator.session().is_some();
+            if wants || self.cursor.waiting_read().is_some() {
+                return Err("S16: a stopped replicator wants something".into());
+            }
+        } else if why.reason == Reason::Unexplained || why.wake == Wake::Nothing {
+            return Err(format!("L2: no reason or no wake-up: {why:?}"));
+        }
+        if self.is_quiet() && self.replicator.state() != State::Stopped {
+            self.check_quiet(&why.reason, backlog)?;
+        }
+        Ok(())
+    }
+
+    fn check_acknowledged(&mut self) -> Result<(), String> {
+        let mark_delete = self.cursor.mark_delete_offset();
+        if mark_delete < self.mark_delete {
+            return Err("S22: mark-delete moved back".into());
+        }
+        self.mark_delete = mark_delete;
+        for entry in 0..u8::try_from(mark_delete.get()).expect("few entries") {
+            if !self.log.contains(&entry) && self.passed >> entry & 1 == 0 {
+                return Err(format!("S1: {entry} is acknowledged, but not published and without a reason"));
+            }
+        }
+        Ok(())
+    }
+
+    /// S2, S3, S4, S9, S10.
+    fn check_window(&self, rewinding: bool) -> Result<(), String> {
+        let Some(window) = self.replicator.window() else {
+            return Ok(());
+        };
+        if window.len() > self.bounds.window as usize {
+            return Err(format!("S9: {} entries in a window of {}", window.len(), self.bounds.window));
+        }
+        if rewinding || self.replicator.state() != State::Started {
+            return Ok(());
+        }
+        let counts = |id: &ReadId| self.replicator.outstanding_reads().any(|read| read == *id);
+        let delivered: u64 = self.mailbox.iter().filter(|(id, _)| counts(id)).map(|(_, outcome)| match outcome {
+            ReadOutcome::Entries(entries) => entries.len() as u64,
+            _ => 0,
+        }).sum();
+        let covered = window.head() == self.cursor.mark_delete_offset()
+            && window.tail().plus(delivered) == self.cursor.read_position();
+        if !covered {
+            return Err(format!("S2: hole: mark-delete {}, window {}..{}, {delivered} delivered, read position {}",
+                self.cursor.mark_delete_offset(), window.head(), window.tail(), self.cursor.read_position()));
+        }
+        let believed = self.replicator.outstanding_reads().count();
+        let real = self.replicator.outstanding_reads().filter(|id| self.open_reads.contains(id) || self.mailbox.iter().any(|(of, _)| of == id)).count();
+        if believed != real {
+            return Err("S4: the replicator waits for a read that nobody will complete".into());
+        }
+        Ok(())
+    }
+
+    fn check_quiet(&self, reason: &Reason, backlog: u64) -> Result<(), String> {
+        let moves = self.replicator.wake_at().is_some() || self.cursor.reads_in_flight() > 0;
+        if backlog > 0 && !moves {
+            let what = "entries behind, and nothing will move them";
+            return Err(format!("L2: {backlog} {what}: {reason:?}"));
+        }
+        Ok(())
+    }
+
+    fn is_rewinding(&self) -> bool {
+        self.replicator.awaits_rewind()
+    }
+}
+
+impl explore::World for World {
+    type Action = Action;
+
+    fn actions(&self) -> Vec<Action> {
+        let mut actions = Vec::new();
+        let mut on = |enabled: bool, action| if enabled { actions.push(action) };
+        let stopped = self.replicator.state() == State::Stopped;
+        on(stopped, Action::Start);
+        on(!stopped && self.stops > 0, Action::Stop);
+        on(!stopped && self.stops > 0, Action::Settle);
+        on(self.cursor.end().get() < self.bounds.entries.into(), Action::Append);
+        on(self.filter == 0 && self.bounds.filtered[0] != self.bounds.filtered[1], Action::ChangeFilter);
+        for (index, fetch) in self.storage.iter().enumerate() {
+            on(true, Action::Read(index));
+            let several = fetch.to.since(fetch.id.from) > 1;
+            on(several && self.may(Fault::ShortRead), Action::ShortRead(index));
+            on(self.may(Fault::ShortRead), Action::EmptyRead(index));
+            on(self.may(Fault::ReadError), Action::ReadError(index));
+            on(!fetch.hangs && self.may(Fault::HangingRead), Action::HangRead(index));
+            on(fetch.hangs && self.is_quiet(), Action::StorageGivesUp(index));
+        }
+        on(!self.mailbox.is_empty(), Action::TakeCompletion);
+        for index in self.arriving() {
+            on(true, Action::Arrive(index));
+            let send = matches!(self.sent[index].1, Message::Send { .. });
+            on(send && self.may(Fault::Refuse), Action::Refuse(index));
+        }
+        on(!self.in_progress.is_empty(), Action::Durable);
+        let fails = !self.in_progress.is_empty() && self.may(Fault::AppendFailed);
+        on(fails, Action::AppendFails { stored: true });
+        on(fails, Action::AppendFails { stored: false });
+        for index in 0..self.answers.len() {
+            on(true, Action::Answer(index));
+            on(self.may(Fault::DuplicateReceipt), Action::AnswerTwice(index));
+        }
+        let linked = self.replicator.session().is_some() && self.dead.is_none();
+        on(linked && self.may(Fault::LinkLost), Action::LinkLost);
+        on(linked && self.may(Fault::HalfOpen), Action::HalfOpen);
+        match self.retry_is_next() {
+            Some(true) => on(true, Action::Retry),
+            Some(false) => on(self.is_quiet() || self.may(Fault::EarlyTimeout), Action::Timeout),
+            None => {}
+        }
+        actions
+    }
+
+    fn is_free(&self, action: Action) -> bool {
+        match action {
+            Action::Start
+            | Action::TakeCompletion
+            | Action::Arrive(_)
+            | Action::Durable
+            | Action::Answer(_)
+            | Action::Retry => true,
+            Action::Read(index) => !self.storage[index].hangs,
+            Action::Timeout | Action::StorageGivesUp(_) => self.is_quiet(),
+            _ => false,
+        }
+    }
+
+    fn step(&mut self, action: Action) -> Result<(), String> {
+        let rewinding_before = self.is_rewinding();
+        match action {
+            Action::Start => {
+                self.failed = true;
+                self.input(Input::Start);
+            }
+            Action::Stop => {
+                self.stops -= 1;
+                self.failed = false;
+                self.input(Input::Stop(Stop::Now));
+            }
+            Action::Settle => {
+                self.stops -= 1;
+                self.input(Input::Stop(Stop::Settle(self.now + LONG)));
+            }
+            Action::Append => {
+                self.cursor.appended(self.cursor.end().plus(1));
+                self.drain_cursor();
+            }
+            Action::Read(index) => self.storage_answers(index, Some(u64::MAX)),
+            Action::ShortRead(index) => self.fault().storage_answers(index, Some(1)),
+            Action::EmptyRead(index) => self.fault().storage_answers(index, Some(0)),
+            Action::ReadError(index) => self.fault().storage_answers(index, None),
+            Action::HangRead(index) => self.fault().storage[index].hangs = true,
+            Action::StorageGivesUp(index) => self.storage_answers(index, None),
+            Action::TakeCompletion => self.take_completion()?,
+            Action::ChangeFilter => self.filter = 1,
+            Action::Arrive(index) => self.arrive(index, false),
+            Action::Refuse(index) => self.fault().arrive(index, true),
+            Action::Durable => self.durable(),
+            Action::AppendFails { stored } => self.fault().append_fails(stored),
+            Action::Answer(index) => self.answer(index, false),
+            Action::AnswerTwice(index) => self.fault().answer(index, true),
+            Action::LinkLost => {
+                let session = self.replicator.session().expect("enabled with a session");
+                self.fault().break_link(session);
+            }
+            Action::HalfOpen => {
+                self.dead = self.replicator.session();
+                self.fault();
+            }
+            Action::Retry => self.strike(),
+            Action::Timeout => {
+                if !self.is_quiet() {
+                    self.fault();
+                }
+                self.failed = true;
+                self.strike();
+            }
+        }
+        self.check(rewinding_before)?;
+        self.rename();
+        Ok(())
+    }
+
+    fn is_goal(&self) -> bool {
+        self.replicator.state() == State::Started
+            && self.cursor.backlog() == 0
+            && self.is_quiet()
+            && self.cursor.waiting_read().is_some()
+    }
+
+    fn marks(&self) -> u32 {
+        let why = self.replicator.why(self.now, 0).reason;
+        let stale = self.storage.iter().any(|fetch| fetch.id.generation != self.cursor.generation());
+        let session = self.replicator.session();
+        let completions = self.mailbox.iter();
+        let stale_entries = |(id, outcome): &(ReadId, ReadOutcome<u8>)| {
+            id.generation != self.cursor.generation() && matches!(outcome, ReadOutcome::Entries(_))
+        };
+        [
+            (explore::World::is_goal(self), mark::DRAINED),
+            (matches!(why, Reason::Refused { .. }), mark::REFUSED),
+            (matches!(why, Reason::Stopped(StopReason::Requested)), mark::STOPPED),
+            (stale, mark::STALE_READ),
+            (self.sent.iter().any(|(of, _)| Some(*of) != session), mark::LATE_SEND),
+            (matches!(why, Reason::WaitingForEntries), mark::WAITING),
+            (completions.into_iter().any(stale_entries), mark::STALE_COMPLETION),
+            (matches!(why, Reason::ReadFailed { .. }), mark::READ_FAILED),
+        ]
+        .into_iter()
+        .filter_map(|(holds, mark)| holds.then_some(mark))
+        .fold(0, |all, mark| all | mark)
+    }
+}
+
+impl World {
+    fn fault(&mut self) -> &mut Self {
+        self.faults -= 1;
+        self
+    }
+
+    /// Storage answers with at most so many entries, or fails.
+    fn storage_answers(&mut self, index: usize, entries_max: Option<u64>) {
+        let Fetch { id, to, .. } = self.storage.remove(index);
+        let answer = match entries_max {
+            Some(max) => {
+                let to = to.get().min(id.from.get().saturating_add(max));
+                Ok((id.from.get()..to).map(|entry| entry as u8).collect())
+            }
+            None => Err(georepl_cursor::ReadFailed { message: "storage failed".into() }),
+        };
+        self.cursor.fetched(id, answer);
+        self.drain_cursor();
+    }
+}
+
+struct SourceSide<'a> {
+    cursor: &'a mut Cursor,
+    storage: &'a mut Vec<Fetch>,
+    mailbox: &'a mut VecDeque<(ReadId, ReadOutcome<u8>)>,
+    open_reads: &'a mut BTreeSet<ReadId>,
+    effects: &'a mut Effects,
+}
+
+impl SourceSide<'_> {
+    /// As the cursor's handle does after every call.
+    fn drain(&mut self) {
+        while let Some(output) = self.cursor.poll_output() {
+            match output {
+                CursorOutput::Fetch { id, to, .. } => {
+                    self.storage.push(Fetch { id, to, hangs: false });
+                }
+                CursorOutput::Complete { id, outcome } => {
+                    if !self.open_reads.remove(&id) {
+                        self.effects.broken.get_or_insert(format!("S12: {id:?} completed twice"));
+                    }
+                    self.mailbox.push_back((id, outcome));
+                }
+            }
+        }
+    }
+}
+
+impl CursorPort for SourceSide<'_> {
+    fn read_or_wait(&mut self, limits: ReadLimits) -> Result<ReadStart, ReadRefused> {
+        self.effects.reads += 1;
+        let start = self.cursor.read_or_wait(limits);
+        if let Ok(ReadStart::Dispatched(id) | ReadStart::Waiting(id)) = start
+            && !self.open_reads.insert(id)
+        {
+            self.effects.broken.get_or_insert(format!("S3: {id:?} is read twice at once"));
+        }
+        self.drain();
+        start
+    }
+
+    fn cancel_pending_read(&mut self) -> bool {
+        let cancelled = self.cursor.cancel_pending_read();
+        self.drain();
+        cancelled
+    }
+
+    fn rewind(&mut self) -> Rewound {
+        self.effects.rewinds += 1;
+        let rewound = self.cursor.rewind();
+        self.drain();
+        rewound
+    }
+
+    fn acknowledge(
+        &mut self,
+        through: Offset,
+        last_published: Option<Position>,
+    ) -> Result<(), MarkDeleteRefused> {
+        let answer = self.cursor.mark_delete(through, last_published);
+        self.drain();
+        answer
+    }
+}
+
+struct NetworkSide<'a> {
+    sent: &'a mut Vec<(SessionId, Message)>,
+    sends: u8,
+}
+
+impl RemotePort<u8> for NetworkSide<'_> {
+    fn open(&mut self, session: SessionId, incarnation: Incarnation) {
+        self.sent.push((session, Message::Open(incarnation)));
+    }
+
+    fn send(&mut self, session: SessionId, batch: Vec<Outgoing<u8>>) {
+        self.sends += 1;
+        self.sent.extend(batch.into_iter().map(|Outgoing { previous, position, entry }| {
+            (session, Message::Send { previous, position, entry })
+        }));
+    }
+
+    /// What was sent may still arrive.
+    fn close(&mut self, _: SessionId) {}
+}
