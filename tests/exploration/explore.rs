@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
@@ -69,7 +69,8 @@ struct Found<A> {
 pub fn explore<W: World>(start: &W, states_max: usize) -> Result<Report, Violation> {
     let begun = Instant::now();
     let mut found = Found { parents: vec![(0, None)], free: Vec::new(), goals: Vec::new() };
-    let mut index = HashMap::from([(fingerprint(start), 0_u32)]);
+    let mut index = HashMap::<u128, u32, BuildHasherDefault<Lanes>>::default();
+    index.insert(fingerprint(start), 0);
     let mut level = vec![(0_u32, start.clone())];
     let (mut transitions, mut depth, mut seen) = (0, 0, 0);
     while !level.is_empty() {
@@ -122,14 +123,59 @@ fn take<W: World>(world: &mut W, action: W::Action) -> Result<(), String> {
     })
 }
 
-fn fingerprint<W: Hash>(world: &W) -> u128 {
-    let half = |salt: u64| {
-        let mut hasher = DefaultHasher::new();
-        salt.hash(&mut hasher);
-        world.hash(&mut hasher);
-        u128::from(hasher.finish())
-    };
-    half(1) << 64 | half(2)
+/// Two situations are the same if these 128 bits are: a clash among millions of states is out of
+/// the question.
+pub fn fingerprint(of: &impl Hash) -> u128 {
+    let mut lanes = Lanes(0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344);
+    of.hash(&mut lanes);
+    u128::from(lanes.finish()) << 64 | u128::from(mix(lanes.1))
+}
+
+/// Two independent multiplicative hashes, in one pass over the state.
+#[derive(Default)]
+struct Lanes(u64, u64);
+
+impl Hasher for Lanes {
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.write_u64(u64::from_le_bytes(word));
+        }
+    }
+
+    fn write_u8(&mut self, word: u8) {
+        self.write_u64(word.into());
+    }
+
+    fn write_u32(&mut self, word: u32) {
+        self.write_u64(word.into());
+    }
+
+    fn write_usize(&mut self, word: usize) {
+        self.write_u64(word as u64);
+    }
+
+    fn write_u128(&mut self, word: u128) {
+        self.write_u64(word as u64);
+        self.write_u64((word >> 64) as u64);
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        self.0 = (self.0.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.1 = mix(self.1 ^ word).wrapping_add(0xd1b5_4a32_d192_ed03);
+    }
+
+    fn finish(&self) -> u64 {
+        mix(self.0)
+    }
+}
+
+/// Spreads every bit over the word.
+fn mix(word: u64) -> u64 {
+    let word = (word ^ word >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    let word = (word ^ word >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
+    word ^ word >> 32
 }
 
 impl<A: Copy + fmt::Debug> Found<A> {
@@ -167,8 +213,7 @@ impl<A: Copy + fmt::Debug> Found<A> {
             return Err(Violation { what, trace: self.trace(stuck as u32) });
         }
         let mut done = vec![false; states];
-        let mut open: Vec<u32> =
-            (0..states as u32).filter(|&at| moves[at as usize] == 0).collect();
+        let mut open: Vec<u32> = (0..states as u32).filter(|&at| moves[at as usize] == 0).collect();
         for &goal in &self.goals {
             moves[goal as usize] = 0;
             open.push(goal);

@@ -12,12 +12,12 @@ use georepl_cursor::{
     Generation, MarkDeleteRefused, Offset, Output as CursorOutput, Position, ReadId, ReadLimits,
     ReadOutcome, ReadRefused, ReadStart, Rewound,
 };
+use georepl_replicator::target::{Answered, Opening, Target, Verdict};
 use georepl_replicator::{
     Backoff, Content, CursorPort, Delivered, Held, Incarnation, Input, Limits, Outgoing,
-    PassReason, Reason, Receipt, Refusal, RemotePort, SessionId, State, Stop, StopReason,
-    Wake, Watermark, run,
+    PassReason, Reason, Receipt, Refusal, RemotePort, SessionId, State, Stop, StopReason, Wake,
+    Watermark, run,
 };
-use georepl_replicator::target::{Answered, Opening, Target, Verdict};
 use georepl_storage::{EntryId, LedgerId, Time};
 
 use crate::explore;
@@ -354,8 +354,8 @@ impl World {
     }
 
     fn store(&mut self, entry: u8) {
-        let lower_missing = (0..entry)
-            .find(|lower| !self.log.contains(lower) && self.passed >> lower & 1 == 0);
+        let lower_missing =
+            (0..entry).find(|lower| !self.log.contains(lower) && self.passed >> lower & 1 == 0);
         if let Some(lower) = lower_missing {
             self.breaks(format!("S8: {entry} is stored although {lower} is not and has no reason"));
         }
@@ -373,7 +373,9 @@ impl World {
         let (session, answer) =
             if keep { self.answers[index].clone() } else { self.answers.remove(index) };
         match answer {
-            Answer::Opened(held) => self.input(Input::Opened { session, held: Held::Through(held) }),
+            Answer::Opened(held) => {
+                self.input(Input::Opened { session, held: Held::Through(held) })
+            }
             Answer::Receipt(receipt) => {
                 let fails = matches!(receipt, Receipt::Gap(_) | Receipt::Refused(..));
                 self.failed |= fails && self.replicator.session() == Some(session);
@@ -428,7 +430,7 @@ impl World {
     fn rename(&mut self) {
         let session = self.replicator.session();
         self.answers.retain(|(of, _)| session == Some(*of) && self.dead != Some(*of));
-        self.answers.sort_by_key(|answer| format!("{answer:?}"));
+        self.answers.sort_by_cached_key(explore::fingerprint);
         if self.dead != session {
             self.dead = None;
         }
@@ -459,7 +461,9 @@ impl World {
         self.in_progress.iter_mut().for_each(|(of, _)| *of = rank(*of));
         self.dead = self.dead.map(rank);
         self.cursor.renumber(generation(current));
-        self.storage.iter_mut().for_each(|fetch| fetch.id.generation = generation(fetch.id.generation));
+        self.storage
+            .iter_mut()
+            .for_each(|fetch| fetch.id.generation = generation(fetch.id.generation));
         self.storage.sort_by_key(|fetch| (fetch.id, fetch.to, fetch.hangs));
         self.mailbox.iter_mut().for_each(|(id, _)| id.generation = generation(id.generation));
         self.open_reads = std::mem::take(&mut self.open_reads)
@@ -504,6 +508,12 @@ impl World {
         } else if why.reason == Reason::Unexplained || why.wake == Wake::Nothing {
             return Err(format!("L2: no reason or no wake-up: {why:?}"));
         }
+        if explore::World::is_goal(self) && self.replicator.wake_at().is_some() {
+            return Err("L8: a timer runs although nothing is under way".into());
+        }
+        if self.replicator.wake_at().is_some_and(|at| at <= self.now) {
+            return Err("L8: a timer that struck is set still".into());
+        }
         if self.is_quiet() && self.replicator.state() != State::Stopped {
             self.check_quiet(&why.reason, backlog)?;
         }
@@ -518,7 +528,9 @@ impl World {
         self.mark_delete = mark_delete;
         for entry in 0..u8::try_from(mark_delete.get()).expect("few entries") {
             if !self.log.contains(&entry) && self.passed >> entry & 1 == 0 {
-                return Err(format!("S1: {entry} is acknowledged, but not published and without a reason"));
+                return Err(format!(
+                    "S1: {entry} is acknowledged, but not published and without a reason"
+                ));
             }
         }
         Ok(())
@@ -530,24 +542,44 @@ impl World {
             return Ok(());
         };
         if window.len() > self.bounds.window as usize {
-            return Err(format!("S9: {} entries in a window of {}", window.len(), self.bounds.window));
+            return Err(format!(
+                "S9: {} entries in a window of {}",
+                window.len(),
+                self.bounds.window
+            ));
         }
         if rewinding || self.replicator.state() != State::Started {
             return Ok(());
         }
         let counts = |id: &ReadId| self.replicator.outstanding_reads().any(|read| read == *id);
-        let delivered: u64 = self.mailbox.iter().filter(|(id, _)| counts(id)).map(|(_, outcome)| match outcome {
-            ReadOutcome::Entries(entries) => entries.len() as u64,
-            _ => 0,
-        }).sum();
+        let delivered: u64 = self
+            .mailbox
+            .iter()
+            .filter(|(id, _)| counts(id))
+            .map(|(_, outcome)| match outcome {
+                ReadOutcome::Entries(entries) => entries.len() as u64,
+                _ => 0,
+            })
+            .sum();
         let covered = window.head() == self.cursor.mark_delete_offset()
             && window.tail().plus(delivered) == self.cursor.read_position();
         if !covered {
-            return Err(format!("S2: hole: mark-delete {}, window {}..{}, {delivered} delivered, read position {}",
-                self.cursor.mark_delete_offset(), window.head(), window.tail(), self.cursor.read_position()));
+            return Err(format!(
+                "S2: hole: mark-delete {}, window {}..{}, {delivered} delivered, read position {}",
+                self.cursor.mark_delete_offset(),
+                window.head(),
+                window.tail(),
+                self.cursor.read_position()
+            ));
         }
         let believed = self.replicator.outstanding_reads().count();
-        let real = self.replicator.outstanding_reads().filter(|id| self.open_reads.contains(id) || self.mailbox.iter().any(|(of, _)| of == id)).count();
+        let real = self
+            .replicator
+            .outstanding_reads()
+            .filter(|id| {
+                self.open_reads.contains(id) || self.mailbox.iter().any(|(of, _)| of == id)
+            })
+            .count();
         if believed != real {
             return Err("S4: the replicator waits for a read that nobody will complete".into());
         }
@@ -573,13 +605,20 @@ impl explore::World for World {
 
     fn actions(&self) -> Vec<Action> {
         let mut actions = Vec::new();
-        let mut on = |enabled: bool, action| if enabled { actions.push(action) };
+        let mut on = |enabled: bool, action| {
+            if enabled {
+                actions.push(action)
+            }
+        };
         let stopped = self.replicator.state() == State::Stopped;
         on(stopped, Action::Start);
         on(!stopped && self.stops > 0, Action::Stop);
         on(!stopped && self.stops > 0, Action::Settle);
         on(self.cursor.end().get() < self.bounds.entries.into(), Action::Append);
-        on(self.filter == 0 && self.bounds.filtered[0] != self.bounds.filtered[1], Action::ChangeFilter);
+        on(
+            self.filter == 0 && self.bounds.filtered[0] != self.bounds.filtered[1],
+            Action::ChangeFilter,
+        );
         for (index, fetch) in self.storage.iter().enumerate() {
             on(true, Action::Read(index));
             let several = fetch.to.since(fetch.id.from) > 1;
@@ -693,7 +732,8 @@ impl explore::World for World {
 
     fn marks(&self) -> u32 {
         let why = self.replicator.why(self.now, 0).reason;
-        let stale = self.storage.iter().any(|fetch| fetch.id.generation != self.cursor.generation());
+        let stale =
+            self.storage.iter().any(|fetch| fetch.id.generation != self.cursor.generation());
         let session = self.replicator.session();
         let completions = self.mailbox.iter();
         let stale_entries = |(id, outcome): &(ReadId, ReadOutcome<u8>)| {
