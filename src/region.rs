@@ -1,0 +1,132 @@
+//! A whole region in this process: bookies, their metadata, and topics.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use georepl_cursor::{CloseError, ManagedLedger, ManagedLedgerConfig};
+use georepl_replicator::{EmbeddedTopic, EmbeddedTopicConfig, EmbeddedTopics};
+use georepl_storage::{
+    BookieId, ClientConfig, LedgerClient, LedgerId, MemoryBookieRegistry, MemoryBookies,
+    MemoryMetadataStore,
+};
+use tokio::sync::Mutex;
+
+/// Settings of a [`Region`].
+#[derive(Clone, Debug)]
+pub struct RegionConfig {
+    /// Bookies of the region, at least the ensemble size of `ledgers`. Default 4.
+    pub bookies: usize,
+    /// Settings of every topic's ledgers. Default E 3, WQ 3, AQ 2.
+    pub ledgers: ManagedLedgerConfig,
+    /// Settings of every topic.
+    pub topics: EmbeddedTopicConfig,
+}
+
+impl Default for RegionConfig {
+    fn default() -> Self {
+        Self {
+            bookies: 4,
+            ledgers: ManagedLedgerConfig::default(),
+            topics: EmbeddedTopicConfig::default(),
+        }
+    }
+}
+
+/// The last ledger of a topic could not be closed, so that its end is not recorded.
+#[derive(Debug, thiserror::Error)]
+#[error("topic {topic} of region {region} was not closed: {error}")]
+pub struct CloseRegionError {
+    region: Arc<str>,
+    topic: String,
+    #[source]
+    error: CloseError,
+}
+
+/// A region in memory. Its topics are made when they are first asked for, and kept.
+#[derive(Debug)]
+pub struct Region {
+    name: Arc<str>,
+    config: RegionConfig,
+    bookies: Arc<MemoryBookies>,
+    store: Arc<MemoryMetadataStore>,
+    client: LedgerClient,
+    topics: Mutex<BTreeMap<String, EmbeddedTopic>>,
+}
+
+impl Region {
+    /// An empty region.
+    pub fn in_memory(name: impl Into<Arc<str>>, config: RegionConfig) -> Self {
+        let name = name.into();
+        let ids: Vec<_> = (1..=config.bookies)
+            .map(|n| BookieId::from(format!("{name}-bookie-{n}").as_str()))
+            .collect();
+        let bookies = Arc::new(MemoryBookies::new(ids.clone()));
+        let store = Arc::new(MemoryMetadataStore::new());
+        let registry = Arc::new(MemoryBookieRegistry::new(ids));
+        let client =
+            LedgerClient::new(bookies.clone(), store.clone(), registry, ClientConfig::default());
+        Self { name, config, bookies, store, client, topics: Mutex::default() }
+    }
+
+    /// The region's name, which is its cluster's.
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// The bookies, for audits and planted damage.
+    pub fn bookies(&self) -> &MemoryBookies {
+        &self.bookies
+    }
+
+    /// Opens read handles on the region's ledgers.
+    pub fn client(&self) -> &LedgerClient {
+        &self.client
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &RegionConfig {
+        &self.config
+    }
+
+    /// The ledgers of a topic, oldest first; none of a topic that was never asked for.
+    pub async fn ledgers(&self, topic: &str) -> Vec<LedgerId> {
+        let topics = self.topics.lock().await;
+        let stats = topics.get(topic).map(|topic| topic.ledger().internal_stats());
+        let ledgers = stats.map(|stats| stats.ledgers).unwrap_or_default();
+        ledgers.into_iter().map(|ledger| LedgerId(ledger.ledger_id)).collect()
+    }
+
+    /// Closes every topic: its appends are decided and its end is recorded. May be called again.
+    ///
+    /// # Errors
+    /// [`CloseRegionError`] of the first topic that was not closed; those after it stay open.
+    pub async fn close(&self) -> Result<(), CloseRegionError> {
+        for (name, topic) in &*self.topics.lock().await {
+            topic.ledger().close().await.map_err(|error| CloseRegionError {
+                region: Arc::clone(&self.name),
+                topic: name.clone(),
+                error,
+            })?;
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl EmbeddedTopics for Region {
+    async fn topic(&self, name: &str) -> Result<EmbeddedTopic, Arc<str>> {
+        // Held while the topic is opened, so that it is opened once.
+        let mut topics = self.topics.lock().await;
+        if let Some(topic) = topics.get(name) {
+            return Ok(topic.clone());
+        }
+        let (client, store) = (self.client.clone(), self.store.clone());
+        let ledger = ManagedLedger::open(name, client, store, self.config.ledgers.clone()).await;
+        let ledger = ledger.map_err(|error| Arc::<str>::from(error.to_string()))?;
+        let topic = EmbeddedTopic::new(ledger, self.config.topics.clone());
+        let topic = topic.map_err(|error| Arc::<str>::from(error.to_string()))?;
+        topics.insert(name.to_owned(), topic.clone());
+        Ok(topic)
+    }
+}
