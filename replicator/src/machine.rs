@@ -404,7 +404,7 @@ impl<E> Machine<E> {
             return;
         };
         // Whose id is unknown was given up: by a rewind, a cancellation or a stop.
-        if !flow.forget_read(id) {
+        if !flow.read_ended(now, id, self.limits.read_timeout) {
             return;
         }
         match outcome {
@@ -416,7 +416,7 @@ impl<E> Machine<E> {
             ReadOutcome::Entries(entries) => {
                 assert_eq!(id.from, flow.window.tail(), "4: reads are delivered in order");
                 self.accounting.read += entries.len() as u64;
-                flow.delivered(now, entries, self.limits.read_timeout);
+                flow.delivered(entries);
             }
             ReadOutcome::Cancelled | ReadOutcome::Superseded => {}
             ReadOutcome::Failed(failed) => flow.read_failed(now, failed.message, &self.limits),

@@ -1,5 +1,7 @@
 //! All interleavings of the shipped cursor, replicator and remote rules, within stated bounds.
 
+#![expect(unreachable_pub, reason = "a test's modules are read here, not exported")]
+
 mod explore;
 mod world;
 

@@ -508,11 +508,14 @@ impl World {
         } else if why.reason == Reason::Unexplained || why.wake == Wake::Nothing {
             return Err(format!("L2: no reason or no wake-up: {why:?}"));
         }
+        let open = self.replicator.connected() && !self.is_rewinding();
+        let waits_for_nothing = self.replicator.outstanding_reads().next().is_none()
+            && self.replicator.window().is_some_and(|window| window.unanswered() == 0);
+        if open && waits_for_nothing && self.retry_is_next() == Some(false) {
+            return Err("L8: a timeout runs although nothing is awaited".into());
+        }
         if explore::World::is_goal(self) && self.replicator.wake_at().is_some() {
             return Err("L8: a timer runs although nothing is under way".into());
-        }
-        if self.replicator.wake_at().is_some_and(|at| at <= self.now) {
-            return Err("L8: a timer that struck is set still".into());
         }
         if self.is_quiet() && self.replicator.state() != State::Stopped {
             self.check_quiet(&why.reason, backlog)?;

@@ -418,7 +418,7 @@ impl<E> Flow<E> {
     }
 
     /// Whether the read was outstanding; it no longer is.
-    pub(super) fn forget_read(&mut self, id: ReadId) -> bool {
+    pub(super) fn read_ended(&mut self, now: Time, id: ReadId, timeout: Duration) -> bool {
         let Some(index) = self.reads.iter().position(|read| read.id == id) else {
             return false;
         };
@@ -426,6 +426,9 @@ impl<E> Flow<E> {
         if index == self.reads.len() && self.asking == Asking::Waiting {
             self.asking = Asking::Nothing;
         }
+        // While a rewind is awaited, the bound on draining takes the place of this one.
+        let timed = self.reads_in_storage() > 0 && self.rewinding.is_none();
+        self.read_due = timed.then_some(now + timeout);
         true
     }
 
@@ -436,9 +439,8 @@ impl<E> Flow<E> {
         }
     }
 
-    pub(super) fn delivered(&mut self, now: Time, entries: Vec<Delivered<E>>, timeout: Duration) {
+    pub(super) fn delivered(&mut self, entries: Vec<Delivered<E>>) {
         self.read_failures = 0;
-        self.rearm_read_due(now, timeout);
         entries.into_iter().for_each(|entry| self.window.push(entry));
     }
 
@@ -446,7 +448,6 @@ impl<E> Flow<E> {
         if let Asking::For(_) = self.asking {
             self.asking = Asking::Nothing;
         }
-        self.rearm_read_due(now, limits.read_timeout);
         self.read_failures = self.read_failures.saturating_add(1);
         let failures = self.read_failures;
         let at = now + limits.read_backoff.delay(failures);
@@ -460,10 +461,6 @@ impl<E> Flow<E> {
 
     pub(super) fn log_ended(&mut self) {
         self.asking = Asking::Ended;
-    }
-
-    fn rearm_read_due(&mut self, now: Time, timeout: Duration) {
-        self.read_due = (self.reads_in_storage() > 0).then_some(now + timeout);
     }
 }
 
