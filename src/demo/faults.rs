@@ -1,0 +1,250 @@
+//! The faults, one after the other, each under traffic that is let through for it.
+//!
+//! A fault waits for its own condition and never for a time, so that it happens on any machine.
+
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use georepl::cursor::Offset;
+use georepl::replicator::{Accounting, FaultCounts, Reason, ReleaseOrder, State};
+use serde::Serialize;
+
+use super::lane::Lane;
+
+/// What was done, and how it was survived.
+#[derive(Debug, Serialize)]
+pub(crate) struct Survived {
+    pub(crate) fault: String,
+    pub(crate) rewinds: u64,
+    pub(crate) sent_again: u64,
+    /// Entries that turned out to be at the target already.
+    pub(crate) duplicates: u64,
+}
+
+/// Something did not happen in [`STALL`].
+#[derive(Debug, thiserror::Error)]
+#[error("{topic}: waited {} s for {what}; {why}", STALL.as_secs())]
+pub(crate) struct Stalled {
+    topic: String,
+    what: &'static str,
+    why: String,
+}
+
+/// The faults in their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    CutLink,
+    RefuseHead,
+    LateReceipts,
+    StopWhileWaiting,
+    CutLinkAgain,
+}
+
+impl Fault {
+    const ALL: [Self; 5] = [
+        Self::CutLink,
+        Self::RefuseHead,
+        Self::LateReceipts,
+        Self::StopWhileWaiting,
+        Self::CutLinkAgain,
+    ];
+}
+
+/// Fewer messages in a topic leave too little traffic for each fault.
+pub(crate) const MESSAGES_MIN: u64 = 10 * SEGMENTS;
+
+/// Traffic before the faults, and for each of them.
+const SEGMENTS: u64 = Fault::ALL.len() as u64 + 1;
+
+/// Lets the traffic through piece by piece, with a fault in each.
+pub(crate) async fn run(lane: &Lane, seed: u64) -> Result<Vec<Survived>, Stalled> {
+    let mut segments = segments(lane.messages, seed).into_iter();
+    let warm_up = segments.next().expect("there is a segment before the faults");
+    lane.let_through(warm_up.end);
+    // The rewind of the start belongs to no fault.
+    let begun = || lane.cursor.mark_delete_offset() > Offset::ZERO;
+    until(lane, "the first acknowledgement", begun).await?;
+    let mut survived = Vec::new();
+    for (fault, traffic) in Fault::ALL.into_iter().zip(segments) {
+        let before = lane.replicator.accounting();
+        let fault = inject(lane, fault, traffic).await?;
+        let end = lane.west.ledger().end();
+        let acknowledged = || lane.cursor.mark_delete_offset() >= end;
+        until(lane, "what was published until the fault to be acknowledged", acknowledged).await?;
+        survived.push(Survived::new(fault, &before, &lane.replicator.accounting()));
+        lane.tell(survived.last().expect("it was just pushed"));
+    }
+    Ok(survived)
+}
+
+async fn inject(lane: &Lane, fault: Fault, traffic: Range<u64>) -> Result<String, Stalled> {
+    let through = traffic.end;
+    match fault {
+        Fault::CutLink => cut_link(lane, through, 0).await,
+        Fault::CutLinkAgain => cut_link(lane, through, 1).await,
+        Fault::RefuseHead => refuse_head(lane, through).await,
+        Fault::LateReceipts => late_receipts(lane, traffic).await,
+        Fault::StopWhileWaiting => stop_while_waiting(lane, traffic).await,
+    }
+}
+
+/// Receipts are held back first, so that some are certainly lost with the link.
+async fn cut_link(lane: &Lane, through: u64, failing: u32) -> Result<String, Stalled> {
+    let before = lane.faults.counts();
+    lane.faults.hold_receipts();
+    lane.let_through(through);
+    let held = |counts: &FaultCounts| counts.receipts_held > before.receipts_held;
+    within(lane, "receipts in flight", lane.faults.until(held)).await?;
+    lane.faults.fail_opens(failing);
+    lane.faults.cut_link();
+    lane.faults.release_receipts(ReleaseOrder::Given);
+    let opens = before.opens_failed + u64::from(failing);
+    let reopened = lane.faults.until(|counts| counts.opens_failed >= opens);
+    let counts = within(lane, "the attempts to connect that fail", reopened).await?;
+    let lost = counts.receipts_lost - before.receipts_lost;
+    let again = match failing {
+        0 => String::new(),
+        failing => format!(" and failed {failing} attempt to reconnect"),
+    };
+    Ok(format!("cut the link with {lost} receipts in flight{again}"))
+}
+
+/// The window is empty first, so that what is sent next is its head.
+async fn refuse_head(lane: &Lane, through: u64) -> Result<String, Stalled> {
+    drained(lane).await?;
+    let before = lane.faults.counts().entries_refused;
+    lane.faults.refuse_next(1);
+    lane.let_through(through);
+    let refused = lane.faults.until(|counts| counts.entries_refused > before);
+    within(lane, "a refusal", refused).await?;
+    Ok("refused the entry at the head of the pipeline".to_owned())
+}
+
+async fn late_receipts(lane: &Lane, traffic: Range<u64>) -> Result<String, Stalled> {
+    drained(lane).await?;
+    let before = lane.faults.counts().receipts_held;
+    lane.faults.hold_receipts();
+    let some = (traffic.end - traffic.start).min(LATE_RECEIPTS);
+    lane.let_through(traffic.end);
+    let held = lane.faults.until(|counts| counts.receipts_held >= before + some);
+    let held = within(lane, "receipts to hold back", held).await?.receipts_held - before;
+    lane.faults.release_receipts(ReleaseOrder::Reversed);
+    Ok(format!("held at least {held} receipts back and gave them in reverse"))
+}
+
+/// The publisher has paused at the end of its segment, so the read really waits.
+async fn stop_while_waiting(lane: &Lane, traffic: Range<u64>) -> Result<String, Stalled> {
+    drained(lane).await?;
+    let waiting = || lane.replicator.why().reason == Reason::WaitingForEntries;
+    until(lane, "a waiting read", waiting).await?;
+    let mut state = lane.replicator.watch();
+    lane.replicator.stop();
+    let stopped = state.wait_for(|state| *state == State::Stopped);
+    within(lane, "the stop", stopped).await?.expect("the replicator outlives its lane");
+    // Entries come while it is stopped, as they would have woken the read.
+    lane.let_through(traffic.end);
+    let more = || lane.west.ledger().end().get() > traffic.start;
+    until(lane, "entries while it is stopped", more).await?;
+    lane.replicator.start();
+    Ok("stopped the replicator while a read was waiting, and started it again".to_owned())
+}
+
+/// Everything that may be published by now is published and acknowledged.
+pub(crate) async fn drained(lane: &Lane) -> Result<(), Stalled> {
+    let allowed = lane.allowed();
+    let done = || lane.cursor.mark_delete_offset().get() >= allowed;
+    until(lane, "an empty backlog", done).await
+}
+
+impl Survived {
+    fn new(fault: String, before: &Accounting, after: &Accounting) -> Self {
+        Self {
+            fault,
+            rewinds: after.rewinds - before.rewinds,
+            sent_again: after.sent_again - before.sent_again,
+            duplicates: after.duplicate - before.duplicate,
+        }
+    }
+}
+
+impl std::fmt::Display for Survived {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { fault, rewinds, sent_again, duplicates } = self;
+        write!(
+            f,
+            "{fault}; survived with {rewinds} rewinds, {sent_again} entries sent again, \
+             {duplicates} found to be there already"
+        )
+    }
+}
+
+/// Cuts `messages` into segments of random, similar sizes, none of them empty.
+fn segments(messages: u64, seed: u64) -> Vec<Range<u64>> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let equal = messages / SEGMENTS;
+    let shift = equal / 4;
+    let mut begin = 0;
+    let mut segment = |n| {
+        let jitter = if n == SEGMENTS { 0 } else { random.u64(0..=shift) };
+        let end = if n == SEGMENTS { messages } else { n * equal + jitter };
+        let segment = begin..end;
+        begin = end;
+        segment
+    };
+    (1..=SEGMENTS).map(&mut segment).collect()
+}
+
+/// Waits for a condition that nobody announces.
+async fn until(
+    lane: &Lane,
+    what: &'static str,
+    condition: impl Fn() -> bool,
+) -> Result<(), Stalled> {
+    let mut last = (lane.progress(), Instant::now());
+    while !condition() {
+        let progress = lane.progress();
+        if progress != last.0 {
+            last = (progress, Instant::now());
+        } else if last.1.elapsed() > STALL {
+            return Err(stalled(lane, what));
+        }
+        tokio::time::sleep(POLL).await;
+    }
+    Ok(())
+}
+
+async fn within<T>(
+    lane: &Lane,
+    what: &'static str,
+    future: impl Future<Output = T>,
+) -> Result<T, Stalled> {
+    tokio::time::timeout(STALL, future).await.map_err(|_| stalled(lane, what))
+}
+
+fn stalled(lane: &Lane, what: &'static str) -> Stalled {
+    Stalled { topic: lane.topic.clone(), what, why: lane.replicator.why().to_string() }
+}
+
+/// Enough to be out of order, and few enough for the window even at the largest message.
+const LATE_RECEIPTS: u64 = 10;
+/// Nothing that is waited for takes longer without progress, unless it is broken.
+const STALL: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_cover_all_messages_and_move_with_the_seed() {
+        for messages in MESSAGES_MIN..MESSAGES_MIN + 100 {
+            let segments = segments(messages, messages);
+            assert_eq!(segments.len() as u64, SEGMENTS);
+            assert!(segments.windows(2).all(|pair| pair[0].end == pair[1].start));
+            assert!(segments.iter().all(|segment| segment.start < segment.end));
+            assert_eq!((segments[0].start, segments.last().unwrap().end), (0, messages));
+        }
+        assert_eq!(segments(10_000, 1), segments(10_000, 1));
+        assert_ne!(segments(10_000, 1), segments(10_000, 2));
+    }
+}

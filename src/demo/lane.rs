@@ -1,0 +1,160 @@
+//! One topic on its way from west to east: publisher, replicator, link with faults.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use georepl::Region;
+use georepl::cursor::{ManagedCursor, OpenCursorError, StartAt};
+use georepl::replicator::message::{MessageMetadata, compose};
+use georepl::replicator::{
+    Accounting, EmbeddedRemote, EmbeddedTopic, EmbeddedTopics, FaultyRemote, NewReplicatorError,
+    PublishError, RemoteFaults, Replicator, ReplicatorConfig,
+};
+use tokio::sync::watch;
+
+use super::faults::{self, Stalled, Survived};
+use super::input::Input;
+use super::progress::Progress;
+
+/// A topic, and everything that moves it.
+pub(crate) struct Lane {
+    pub(crate) topic: String,
+    pub(crate) messages: u64,
+    pub(crate) west: EmbeddedTopic,
+    pub(crate) east: EmbeddedTopic,
+    pub(crate) cursor: Arc<ManagedCursor>,
+    pub(crate) faults: RemoteFaults,
+    pub(crate) replicator: Replicator,
+    progress: Progress,
+    /// How many messages may be published by now.
+    gate: watch::Sender<u64>,
+}
+
+/// What the lane says of itself; the audit says what is true.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) survived: Vec<Survived>,
+    pub(crate) accounting: Accounting,
+}
+
+/// Whether faults are injected, and where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Weather {
+    Fair,
+    Faults { seed: u64 },
+}
+
+/// Why a lane did not come to its end.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LaneError {
+    #[error("the topic does not open: {0}")]
+    Topic(Arc<str>),
+    #[error("the cursor does not open: {0}")]
+    Cursor(#[from] OpenCursorError),
+    #[error(transparent)]
+    Replicator(#[from] NewReplicatorError),
+    #[error("publishing failed: {0}")]
+    Publish(#[from] PublishError),
+    #[error(transparent)]
+    Stalled(#[from] Stalled),
+}
+
+impl Lane {
+    pub(crate) async fn open(
+        (west, east): (&Region, &Arc<Region>),
+        topic: String,
+        messages: u64,
+        progress: Progress,
+    ) -> Result<Self, LaneError> {
+        let local = west.topic(&topic).await.map_err(LaneError::Topic)?;
+        let remote = east.topic(&topic).await.map_err(LaneError::Topic)?;
+        let name = format!("pulsar.repl.{}", east.name());
+        let cursor = ManagedCursor::open(local.ledger(), &name, StartAt::Earliest).await?;
+        let faults = RemoteFaults::new();
+        let region: Arc<dyn EmbeddedTopics> = east.clone();
+        let link = Arc::new(FaultyRemote::new(EmbeddedRemote::new(region), faults.clone()));
+        let config =
+            ReplicatorConfig::new(west.name().clone(), east.name().clone(), topic.as_str());
+        let replicator = Replicator::new(config, Arc::clone(&cursor), link).await?;
+        let gate = watch::Sender::new(0);
+        let (west, east) = (local, remote);
+        Ok(Self { topic, messages, west, east, cursor, faults, replicator, progress, gate })
+    }
+
+    /// Publishes everything and waits until it is acknowledged.
+    pub(crate) async fn run(&self, input: &Input, weather: Weather) -> Result<Outcome, LaneError> {
+        self.replicator.start();
+        let script = async {
+            let survived = match weather {
+                Weather::Fair => Vec::new(),
+                Weather::Faults { seed } => faults::run(self, seed).await?,
+            };
+            self.let_through(self.messages);
+            faults::drained(self).await?;
+            Ok(survived)
+        };
+        let publish = async { self.publish(input).await.map_err(LaneError::from) };
+        let ((), survived) = tokio::try_join!(publish, script)?;
+        let accounting = self.replicator.accounting();
+        self.replicator.shutdown(SHUTDOWN).await;
+        Ok(Outcome { survived, accounting })
+    }
+
+    /// Publishes in batches, and pauses where the gate is closed.
+    async fn publish(&self, input: &Input) -> Result<(), PublishError> {
+        let mut gate = self.gate.subscribe();
+        let mut next = 0;
+        while next < self.messages {
+            let open = gate.wait_for(|allowed| *allowed > next).await;
+            let allowed = *open.expect("the gate lives as long as the lane");
+            let (mut batch, mut bytes) = (Vec::new(), 0);
+            while next < allowed && batch.len() < BATCH_ENTRIES_MAX && bytes < BATCH_BYTES {
+                let payload = input.message(next);
+                bytes += payload.len();
+                batch.push(frame(next, payload));
+                next += 1;
+            }
+            self.west.publish_batch(batch).await?;
+        }
+        Ok(())
+    }
+
+    /// Opens the gate up to this number of messages.
+    pub(crate) fn let_through(&self, messages: u64) {
+        self.gate.send_replace(messages);
+    }
+
+    /// How many messages may be published by now.
+    pub(crate) fn allowed(&self) -> u64 {
+        *self.gate.borrow()
+    }
+
+    /// Entries published, replicated and acknowledged.
+    pub(crate) fn progress(&self) -> [u64; 3] {
+        let acknowledged = self.cursor.mark_delete_offset();
+        [self.west.ledger().end(), self.east.ledger().end(), acknowledged].map(|at| at.get())
+    }
+
+    pub(crate) fn tell(&self, survived: &Survived) {
+        self.progress.line(&format!("{}: {survived}", self.topic));
+    }
+}
+
+fn frame(number: u64, payload: &Bytes) -> Bytes {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let metadata = MessageMetadata {
+        producer_name: "georepl-demo".to_owned(),
+        sequence_id: number,
+        publish_time: u64::try_from(since.as_millis()).unwrap_or(u64::MAX),
+        ..MessageMetadata::default()
+    };
+    compose(&metadata, payload)
+}
+
+/// One append: enough to spread its cost.
+const BATCH_ENTRIES_MAX: usize = 256;
+/// A batch is complete with the message that reaches this.
+const BATCH_BYTES: usize = 1 << 20;
+/// Nothing is open by then, so it takes no time.
+const SHUTDOWN: Duration = Duration::from_secs(10);

@@ -1,0 +1,152 @@
+//! Two regions in this process, a topic replicated between them while the link fails, and an
+//! audit of what their bookies hold afterwards.
+
+mod audit;
+mod faults;
+mod input;
+mod lane;
+mod progress;
+mod report;
+
+use std::io::{self, Write};
+use std::sync::Arc;
+use std::time::Instant;
+
+use georepl::cursor::ManagedLedgerConfig;
+use georepl::replicator::EmbeddedTopicConfig;
+use georepl::{CloseRegionError, Region, RegionConfig};
+use serde::Serialize;
+
+use self::audit::{Audit, AuditError};
+use self::input::{Input, InputError};
+use self::lane::{Lane, LaneError, Outcome, Weather};
+use self::progress::Progress;
+use self::report::{Report, TopicReport};
+use crate::cli::DemoArgs;
+
+/// What the audit says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Verdict {
+    /// Nothing is missing, repeated, out of order or unacknowledged.
+    Passed,
+    /// Something is.
+    Failed,
+}
+
+/// Why there is no report.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error(transparent)]
+    Input(#[from] InputError),
+    #[error(
+        "{messages} messages in a topic are too few for every fault to meet traffic: \
+         give --messages {} or more for each topic, or --no-faults",
+        faults::MESSAGES_MIN
+    )]
+    TooFewMessages { messages: u64 },
+    #[error(transparent)]
+    Lane(#[from] LaneError),
+    #[error(transparent)]
+    Close(#[from] CloseRegionError),
+    #[error(transparent)]
+    Audit(#[from] AuditError),
+    #[error("the report could not be written: {0}")]
+    Output(io::Error),
+}
+
+impl Error {
+    /// 2 when the command line is at fault.
+    pub(crate) fn exit_code(&self) -> u8 {
+        if let Self::TooFewMessages { .. } = self { 2 } else { 1 }
+    }
+}
+
+/// Runs the demo and prints its report.
+pub(crate) async fn run(args: &DemoArgs) -> Result<Verdict, Error> {
+    let report = replicate(args, &Progress::new(args.messages)).await?;
+    let mut out = io::stdout().lock();
+    let written = if args.json { report.write_json(&mut out) } else { report.write_text(&mut out) };
+    match written.and_then(|()| out.flush()) {
+        Ok(()) => Ok(report.verdict),
+        // Whoever read the report has seen enough; the verdict stands.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(report.verdict),
+        Err(error) => Err(Error::Output(error)),
+    }
+}
+
+async fn replicate(args: &DemoArgs, progress: &Progress) -> Result<Report, Error> {
+    let share = args.messages / args.topics;
+    let weather = match args.no_faults {
+        true => Weather::Fair,
+        false if share < faults::MESSAGES_MIN => {
+            return Err(Error::TooFewMessages { messages: share });
+        }
+        false => Weather::Faults { seed: args.seed },
+    };
+    let input = Input::open(args.input.as_deref())?;
+    let (west, east) = (region("west"), Arc::new(region("east")));
+    let mut lanes = Vec::new();
+    for n in 0..args.topics {
+        let messages = share + u64::from(n < args.messages % args.topics);
+        lanes.push(Lane::open((&west, &east), topic(n), messages, progress.clone()).await?);
+    }
+    let begun = Instant::now();
+    let outcomes = tokio::select! {
+        outcomes = run_all(&lanes, &input, weather) => outcomes,
+        () = progress.follow(&lanes) => unreachable!("progress is followed for ever"),
+    };
+    let elapsed = begun.elapsed();
+    progress.show(&lanes);
+    progress.finish();
+    let outcomes = outcomes?;
+    west.close().await?;
+    east.close().await?;
+    progress.line("both regions are closed; reading every entry from their bookies");
+    let mut topics = Vec::new();
+    for (lane, outcome) in lanes.into_iter().zip(outcomes) {
+        topics.push(examine(&west, &east, lane, outcome).await?);
+    }
+    Ok(Report::new(elapsed, topics))
+}
+
+/// All lanes at once; the first error ends them all.
+async fn run_all(
+    lanes: &[Lane],
+    input: &Input,
+    weather: Weather,
+) -> Result<Vec<Outcome>, LaneError> {
+    futures::future::try_join_all(lanes.iter().map(|lane| lane.run(input, weather))).await
+}
+
+async fn examine(
+    west: &Region,
+    east: &Region,
+    lane: Lane,
+    outcome: Outcome,
+) -> Result<TopicReport, Error> {
+    let mark_delete = lane.cursor.mark_delete_position();
+    let audit = Audit::run(west, east, &lane.topic, lane.messages, mark_delete).await?;
+    let cursors = lane.west.ledger().internal_stats().cursors;
+    let holes = cursors.values().map(|cursor| cursor.total_non_contiguous_deleted_messages_range);
+    Ok(TopicReport::new(lane.topic, outcome, audit, holes.sum()))
+}
+
+fn topic(n: u64) -> String {
+    match n {
+        0 => "persistent://public/default/earthquakes".to_owned(),
+        n => format!("persistent://public/default/earthquakes-{}", n + 1),
+    }
+}
+
+/// Room for the metadata of a message of the largest size, within a bookie's frame of 5 MiB.
+fn region(name: &str) -> Region {
+    let ledgers =
+        ManagedLedgerConfig { entry_bytes_max: (5 << 20) - (16 << 10), ..Default::default() };
+    let topics =
+        EmbeddedTopicConfig { frame_bytes_max: (5 << 20) - (24 << 10), ..Default::default() };
+    Region::in_memory(name, RegionConfig { ledgers, topics, ..RegionConfig::default() })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,60 @@
+//! The whole demo, with few messages.
+
+use clap::Parser;
+
+use super::*;
+use crate::cli::{Cli, Command};
+
+fn args(line: &[&str]) -> DemoArgs {
+    let Command::Demo(args) =
+        Cli::try_parse_from(["georepl", "demo"].iter().chain(line)).unwrap().command;
+    args
+}
+
+async fn report(line: &[&str]) -> Result<Report, Error> {
+    replicate(&args(line), &Progress::Hidden).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_fault_is_survived() {
+    let report = report(&["--messages", "5000"]).await.unwrap();
+    assert_eq!(report.verdict, Verdict::Passed);
+    let [topic] = &report.topics[..] else { panic!("one topic was asked for") };
+    assert_eq!((topic.audit.entries, topic.faults.len()), (5_000, 5));
+    let [cut, refused, late, stopped, cut_again] = &topic.faults[..] else { unreachable!() };
+    for rewound in [cut, refused, stopped, cut_again] {
+        assert!(rewound.rewinds >= 1, "{rewound}");
+    }
+    assert_eq!((late.rewinds, late.sent_again), (0, 0), "{late}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn topics_share_the_messages_and_have_faults_of_their_own() {
+    let report = report(&["--messages", "1001", "--topics", "2"]).await.unwrap();
+    assert_eq!(report.verdict, Verdict::Passed);
+    let topics = report.topics.iter().map(|topic| (topic.audit.entries, topic.faults.len()));
+    assert_eq!(topics.collect::<Vec<_>>(), [(501, 5), (500, 5)]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fair_weather_sends_nothing_again() {
+    let report = report(&["--messages", "7", "--no-faults"]).await.unwrap();
+    let mut json = Vec::new();
+    report.write_json(&mut json).unwrap();
+    let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+    assert_eq!((&json["verdict"], &json["topics"][0]["sent_again"]), (&"passed".into(), &0.into()));
+    assert_eq!(json["topics"][0]["audit"]["entries"], 7);
+}
+
+#[tokio::test]
+async fn too_few_messages_for_the_faults_are_refused_as_usage() {
+    let error = report(&["--messages", "59"]).await.unwrap_err();
+    assert_eq!(error.exit_code(), 2);
+    assert!(error.to_string().contains("--messages 60"), "{error}");
+}
+
+#[tokio::test]
+async fn input_that_cannot_be_read_is_an_error_of_one_line() {
+    let error = report(&["--input", "/no/such/file"]).await.unwrap_err();
+    assert_eq!((error.exit_code(), error.to_string().lines().count()), (1, 1));
+}
