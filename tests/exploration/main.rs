@@ -2,6 +2,7 @@
 
 #![expect(unreachable_pub, reason = "a test's modules are read here, not exported")]
 
+mod cases;
 mod explore;
 mod world;
 

@@ -232,6 +232,21 @@ impl World {
         }
     }
 
+    /// What the remote stored, in its order.
+    pub fn log(&self) -> &[u8] {
+        &self.log
+    }
+
+    /// How many entries the source has.
+    pub fn appended(&self) -> u8 {
+        u8::try_from(self.cursor.end().get()).expect("few entries")
+    }
+
+    /// How many entries are acknowledged.
+    pub fn mark_delete(&self) -> u8 {
+        u8::try_from(self.mark_delete.get()).expect("few entries")
+    }
+
     fn input(&mut self, input: Input<u8>) {
         let mut cursor = SourceSide {
             cursor: &mut self.cursor,
@@ -529,7 +544,7 @@ impl World {
             return Err("S22: mark-delete moved back".into());
         }
         self.mark_delete = mark_delete;
-        for entry in 0..u8::try_from(mark_delete.get()).expect("few entries") {
+        for entry in 0..self.mark_delete() {
             if !self.log.contains(&entry) && self.passed >> entry & 1 == 0 {
                 return Err(format!(
                     "S1: {entry} is acknowledged, but not published and without a reason"
