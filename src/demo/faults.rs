@@ -16,6 +16,7 @@ use super::lane::Lane;
 pub(crate) struct Survived {
     pub(crate) fault: String,
     pub(crate) rewinds: u64,
+    /// Without those that the watermark of the next session answered for.
     pub(crate) sent_again: u64,
     /// Entries that turned out to be at the target already.
     pub(crate) duplicates: u64,
@@ -172,8 +173,8 @@ impl std::fmt::Display for Survived {
         let Self { fault, rewinds, sent_again, duplicates } = self;
         write!(
             f,
-            "{fault}; survived with {rewinds} rewinds, {sent_again} entries sent again, \
-             {duplicates} found to be there already"
+            "{fault}; survived: rewinds {rewinds}, entries sent again {sent_again}, \
+             found to be there already {duplicates}"
         )
     }
 }

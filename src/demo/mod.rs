@@ -94,7 +94,7 @@ async fn replicate(args: &DemoArgs, progress: &Progress) -> Result<Report, Error
     let begun = Instant::now();
     let outcomes = tokio::select! {
         outcomes = run_all(&lanes, &input, weather) => outcomes,
-        () = progress.follow(&lanes) => unreachable!("progress is followed for ever"),
+        never = progress.follow(&lanes) => match never {},
     };
     let elapsed = begun.elapsed();
     progress.show(&lanes);

@@ -1,6 +1,7 @@
 //! What is shown while the demo runs: bars on a terminal, lines elsewhere. Always on standard
 //! error, so that standard output is the report and nothing else.
 
+use std::convert::Infallible;
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
@@ -52,7 +53,7 @@ impl Progress {
     }
 
     /// Shows how far the lanes are, for ever.
-    pub(crate) async fn follow(&self, lanes: &[Lane]) {
+    pub(crate) async fn follow(&self, lanes: &[Lane]) -> Infallible {
         loop {
             let pause = if let Self::Bars { .. } = self { BARS_INTERVAL } else { LINES_INTERVAL };
             tokio::time::sleep(pause).await;
