@@ -3,6 +3,7 @@
 //! Modules from ground to roof; each imports only from those above it.
 
 pub mod message;
+
 pub mod filter;
 mod session;
 
@@ -18,6 +19,7 @@ mod producer;
 
 #[cfg(feature = "io")]
 mod stats;
+
 #[cfg(feature = "io")]
 mod driver;
 

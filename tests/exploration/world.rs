@@ -812,7 +812,9 @@ impl SourceSide<'_> {
                 }
                 CursorOutput::Complete { id, outcome } => {
                     if !self.open_reads.remove(&id) {
-                        self.effects.broken.get_or_insert(format!("S12: {id:?} completed twice"));
+                        self.effects
+                            .broken
+                            .get_or_insert_with(|| format!("S12: {id:?} completed twice"));
                     }
                     self.mailbox.push_back((id, outcome));
                 }
@@ -828,7 +830,7 @@ impl CursorPort for SourceSide<'_> {
         if let Ok(ReadStart::Dispatched(id) | ReadStart::Waiting(id)) = start
             && !self.open_reads.insert(id)
         {
-            self.effects.broken.get_or_insert(format!("S3: {id:?} is read twice at once"));
+            self.effects.broken.get_or_insert_with(|| format!("S3: {id:?} is read twice at once"));
         }
         self.drain();
         start
