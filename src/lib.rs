@@ -11,3 +11,8 @@ pub use georepl_replicator as replicator;
 pub use georepl_storage as storage;
 
 pub use region::{CloseRegionError, Region, RegionConfig};
+
+/// The readme's example is compiled and run with the tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
