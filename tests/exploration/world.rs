@@ -155,7 +155,7 @@ pub struct World {
     filter: usize,
     faults: u8,
     stops: u8,
-    /// Entries that some decision passed over, ever.
+    /// Entries that the last decision on them passed over.
     passed: u8,
     mark_delete: Offset,
     /// Failures that no rewind has answered yet: one burst, one rewind.
@@ -273,9 +273,8 @@ impl World {
 
     fn decide(&mut self, entry: u8) -> Delivered<u8> {
         let passes = self.bounds.filtered[self.filter] >> entry & 1 == 1;
-        if passes {
-            self.passed |= 1 << entry;
-        }
+        // Only the decision that was made last excuses an entry from being published.
+        self.passed = self.passed & !(1 << entry) | u8::from(passes) << entry;
         let content = match passes {
             true => Content::Pass(PassReason::NotForThisRemote),
             false => Content::Send(entry),
