@@ -13,7 +13,7 @@ use georepl_cursor::{
 };
 use georepl_storage::{Clock, Mailbox, MetadataError, Time};
 use parking_lot::Mutex;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
 use crate::filter::{Verdict, decide};
@@ -103,6 +103,8 @@ struct Shared {
     /// Bounded by the window, the reads in flight and one opening; commands are the caller's.
     events: Mailbox<Event>,
     state: watch::Sender<State>,
+    /// A turn has ended, so that what was acknowledged in it can be seen.
+    turned: Notify,
 }
 
 enum Event {
@@ -131,6 +133,7 @@ impl Replicator {
             machine: Mutex::new(machine),
             events: Mailbox::new(),
             state: watch::Sender::new(State::Stopped),
+            turned: Notify::new(),
             config,
             cursor,
         });
@@ -179,6 +182,26 @@ impl Replicator {
         };
         let (now, backlog) = (shared.clock.now(), shared.cursor.backlog());
         shared.meters.lock().stats(now, &accounting, backlog, connected)
+    }
+
+    /// Waits until every entry that the topic holds at the call is acknowledged, which this
+    /// replicator does once the remote durably has it; what is published later is not waited for.
+    ///
+    /// A replicator that is stopped or blocked may be started or unblocked, so it is waited for
+    /// without an end: put a timeout around the call, and ask [`Replicator::why`] when it strikes.
+    /// What somebody else acknowledges on the cursor is noticed at the replicator's next turn.
+    /// Cancel-safe: a dropped call leaves nothing behind.
+    pub async fn drained(&self) {
+        let shared = self.shared();
+        let end = shared.cursor.ledger().end();
+        loop {
+            // Made before the cursor is asked: a turn that ends in between is not missed.
+            let turned = shared.turned.notified();
+            if shared.cursor.mark_delete_offset() >= end {
+                return;
+            }
+            turned.await;
+        }
     }
 
     /// Stops reading and sending, waits until what was sent is answered, for at most `deadline`,
@@ -334,6 +357,7 @@ impl Task {
             *known = state;
             changed
         });
+        self.shared.turned.notify_waiters();
     }
 }
 

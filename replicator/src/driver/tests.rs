@@ -4,6 +4,7 @@ use std::time::SystemTime;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures::FutureExt;
 use georepl_cursor::{ManagedLedger, ManagedLedgerConfig, StartAt};
 use georepl_storage::{
     BookieId, ClientConfig, EntryId, LedgerClient, MemoryBookieRegistry, MemoryBookies,
@@ -114,7 +115,9 @@ impl Pair {
     }
 
     async fn drained(&self) {
-        until("an empty backlog", || self.cursor.backlog() == 0).await;
+        let drained = self.replicator.drained();
+        let waited = tokio::time::timeout(Duration::from_secs(600), drained).await;
+        assert!(waited.is_ok(), "{}", self.replicator.why());
     }
 
     async fn assert_complete(&self, entries: u64) {
@@ -269,6 +272,47 @@ async fn shutdown_settles_what_was_sent_and_reports_the_rest() {
     pair.faults.release_receipts(ReleaseOrder::Given);
     pair.replicator.start();
     pair.assert_complete(8).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn drained_waits_for_what_was_published_before_it_and_for_nothing_later() {
+    let pair = Pair::new().await;
+    pair.replicator.drained().await;
+    publish(&pair.west, 0..5).await;
+    let mut drained = std::pin::pin!(pair.replicator.drained());
+    let pending = |now: Option<()>| assert_eq!(now, None, "nothing is acknowledged");
+    pending(drained.as_mut().now_or_never());
+    // Not even what is durable at the remote is drained before the receipts are here.
+    pair.faults.hold_receipts();
+    pair.replicator.start();
+    pair.faults.until(|counts| counts.receipts_held == 5).await;
+    pending(drained.as_mut().now_or_never());
+    // What is published later stays without a receipt; the call does not wait for it.
+    let fifth = pair.west.ledger().last_confirmed();
+    pair.faults.release_receipts(ReleaseOrder::Given);
+    pair.faults.half_open();
+    publish(&pair.west, 5..8).await;
+    drained.await;
+    assert_eq!((pair.cursor.mark_delete_position(), pair.cursor.backlog()), (fifth, 3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropped_drained_harms_nobody_and_outlives_a_stop() {
+    let pair = Pair::new().await;
+    publish(&pair.west, 0..5).await;
+    let wait = tokio::time::timeout(Duration::from_secs(1), pair.replicator.drained()).await;
+    assert!(wait.is_err(), "it is not started");
+    assert_eq!(pair.replicator.why().reason, Reason::Stopped(StopReason::NotStarted));
+    let replicator = pair.replicator.clone();
+    let waiting = tokio::spawn(async move { replicator.drained().await });
+    pair.faults.hold_receipts();
+    pair.replicator.start();
+    pair.faults.until(|counts| counts.receipts_held == 5).await;
+    pair.replicator.stop();
+    pair.faults.release_receipts(ReleaseOrder::Given);
+    pair.replicator.start();
+    waiting.await.unwrap();
+    assert_eq!(pair.cursor.backlog(), 0);
 }
 
 #[tokio::test(start_paused = true)]
