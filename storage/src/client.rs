@@ -12,12 +12,13 @@ use crate::entry::{MasterKey, Password};
 use crate::error::Advice;
 use crate::id::{EntryId, LedgerId, Shown};
 use crate::metadata::{
-    BookieRegistry, Expected, InvalidMetadata, InvalidTransition, LedgerEnd, LedgerMetadata,
-    LedgerState, MetadataError, MetadataStore, Version, encode, ledger_key,
+    Expected, InvalidMetadata, InvalidTransition, LedgerEnd, LedgerMetadata, LedgerState,
+    MetadataError, MetadataStore, Version, encode, ledger_key,
 };
 use crate::placement::{self, NotEnoughBookies};
 use crate::quorum::QuorumSizes;
 use crate::read::{Core, LacUnknown, LedgerReader, RecordError};
+use crate::registry::BookieRegistry;
 use crate::time::Clock;
 use crate::transport::BookieTransport;
 use crate::write::{self, AppendSink, Writing};
@@ -193,11 +194,14 @@ impl LedgerClient {
     ) -> Result<LedgerWriter, CreateError> {
         let mut rng = Rng::new();
         let LedgerOptions { sizes, password, custom } = options;
-        let writable = self.core.metadata("the list of bookies", self.registry.writable()).await?;
-        let ensemble = placement::choose_ensemble(writable, sizes.ensemble(), &mut rng)?;
+        let bookies = self.registry.bookies().borrow().clone();
+        let ensemble = placement::choose_ensemble(&bookies, sizes.ensemble(), &mut rng)?;
+        let instances: Vec<_> = ensemble.iter().map(|b| (b.id.clone(), b.instance)).collect();
+        let ensemble = ensemble.into_iter().map(|bookie| bookie.id).collect();
         // Never 0, which is what a Java client writes when it rewrites a record.
         let token = rng.u64(1..1 << 63);
-        let metadata = LedgerMetadata::created(sizes, password, ensemble, token, custom)?;
+        let metadata = LedgerMetadata::created(sizes, password, ensemble, token, custom)?
+            .with_instances(instances);
         let (ledger, version) = self.store_new(&metadata).await?;
         let config = write::Config {
             ledger,

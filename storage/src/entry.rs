@@ -30,14 +30,14 @@ pub enum DigestType {
 }
 
 /// One entry: header, digest and payload. A clone shares the payload.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Entry {
     head: [u8; HEAD_BYTES],
     payload: Bytes,
 }
 
 /// Bytes that are not the entry they should be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error, Hash)]
 pub enum EntryError {
     /// Fewer bytes than an entry without payload has.
     #[error("an entry has at least {HEAD_BYTES} bytes, these are {bytes}")]
@@ -222,7 +222,7 @@ fn signed(value: u64) -> i64 {
 }
 
 /// The password of a ledger. Never shown.
-#[derive(Clone, Default, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub struct Password(Bytes);
 
 impl Password {
@@ -252,7 +252,7 @@ impl fmt::Debug for Password {
 }
 
 /// What a client shows a bookie to write to or fence a ledger: SHA-1 over `ledger` and the password. Never shown.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MasterKey([u8; 20]);
 
 impl MasterKey {

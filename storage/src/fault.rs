@@ -99,8 +99,12 @@ impl BookieTransport for FaultTransport {
             None => self.inner.submit(bookie, batch, sink),
             Some(Fault::LoseRequests) => batch.clear(),
             Some(Fault::Answer(error)) => {
-                let answer =
-                    |id: RequestId| Response { id, bookie: bookie.clone(), result: Err(error) };
+                let answer = |id: RequestId| Response {
+                    id,
+                    bookie: bookie.clone(),
+                    instance: None,
+                    result: Err(error),
+                };
                 sink.complete(&mut batch.drain(..).map(|request| answer(request.id)).collect());
             }
             Some(fault) => {

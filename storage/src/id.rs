@@ -77,6 +77,17 @@ impl BookieId {
     }
 }
 
+/// One life of a bookie under its id: the creation id of its cookie's record in the metadata store. A bookie that was
+/// wiped and set up again has the same id and another instance; one that was restarted has the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Instance(pub u64);
+
+impl fmt::Display for Instance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 impl From<&str> for BookieId {
     fn from(id: &str) -> Self {
         Self(id.into())

@@ -24,6 +24,8 @@ mod transport;
 
 mod bookie;
 
+mod registry;
+
 mod placement;
 
 pub mod write;
@@ -43,13 +45,13 @@ pub use crate::{
     client::{CloseError, CreateError, LedgerClient, LedgerOptions, LedgerWriter, OpenError},
     mailbox::{Mailbox, MailboxClosed},
     metadata::{
-        BookieRegistry, Expected, MemoryBookieRegistry, MemoryMetadataStore, MetadataError,
-        MetadataStore, Version, Versioned, ledger_key,
+        Expected, MemoryMetadataStore, MetadataError, MetadataStore, Versioned, ledger_key,
     },
     read::{
         Answers, LacError, LacUnknown, LedgerEntry, LedgerReader, ReadError, RecordError,
         ReplicaError,
     },
+    registry::{BookieRegistry, MemoryBookieRegistry},
     time::Clock,
     transport::{BookieTransport, CompletionSink},
     write::AppendSink,
@@ -59,16 +61,17 @@ pub use crate::{
     config::ClientConfig,
     entry::{DigestType, Entry, EntryError, MasterKey, Password},
     error::Advice,
-    id::{BookieId, EntryId, LedgerId},
+    id::{BookieId, EntryId, Instance, LedgerId},
     metadata::{
         FormatError, InvalidMetadata, InvalidTransition, LedgerEnd, LedgerMetadata, LedgerState,
-        decode as decode_metadata, encode as encode_metadata,
+        RecordAnswer, RecordRequest, Version, decode as decode_metadata, encode as encode_metadata,
     },
     placement::{NotEnoughBookies, choose_ensemble},
     quorum::{
         AckQuorum, AckSet, Coverage, ENSEMBLE_SIZE_MAX, InvalidQuorumSizes, LacAnswers, LacQuorum,
         QuorumSizes, Slot, SlotSet,
     },
+    registry::RegisteredBookie,
     time::Time,
     transport::{
         AddKind, BookieError, Evidence, Request, RequestBody, RequestId, Response, ResponseBody,

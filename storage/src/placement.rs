@@ -4,7 +4,8 @@
 
 use fastrand::Rng;
 
-use crate::id::BookieId;
+use crate::bookie::rules::Mode;
+use crate::registry::RegisteredBookie;
 
 /// Fewer bookies take new entries than an ensemble needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -18,18 +19,20 @@ pub struct NotEnoughBookies {
     pub available: usize,
 }
 
-/// Chooses `size` distinct bookies, each choice and order equally likely.
+/// Chooses `size` distinct writable bookies, each choice and order equally likely.
 ///
 /// # Errors
 /// [`NotEnoughBookies`].
 pub fn choose_ensemble(
-    mut writable: Vec<BookieId>,
+    bookies: &[RegisteredBookie],
     size: usize,
     rng: &mut Rng,
-) -> Result<Vec<BookieId>, NotEnoughBookies> {
+) -> Result<Vec<RegisteredBookie>, NotEnoughBookies> {
+    let writable = bookies.iter().filter(|bookie| bookie.mode == Mode::Writable);
+    let mut writable: Vec<_> = writable.cloned().collect();
     // Sorted, so that the choice depends on the generator alone.
     writable.sort_unstable();
-    writable.dedup();
+    writable.dedup_by(|one, other| one.id == other.id);
     if writable.len() < size {
         return Err(NotEnoughBookies { needed: size, available: writable.len() });
     }
@@ -43,9 +46,15 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::id::Instance;
 
-    fn bookies(names: &[&str]) -> Vec<BookieId> {
-        names.iter().map(|name| BookieId::from(*name)).collect()
+    fn bookies(names: &[&str]) -> Vec<RegisteredBookie> {
+        let writable = |name: &&str| RegisteredBookie {
+            id: (**name).into(),
+            instance: Instance(1),
+            mode: Mode::Writable,
+        };
+        names.iter().map(writable).collect()
     }
 
     #[test]
@@ -53,7 +62,7 @@ mod tests {
         let mut rng = Rng::with_seed(1);
         let mut seen = BTreeSet::new();
         for _ in 0..100 {
-            let ensemble = choose_ensemble(bookies(&["a", "b", "a", "c", "d"]), 3, &mut rng)
+            let ensemble = choose_ensemble(&bookies(&["a", "b", "a", "c", "d"]), 3, &mut rng)
                 .expect("four bookies");
             assert_eq!(ensemble.iter().collect::<BTreeSet<_>>().len(), 3);
             seen.extend(ensemble);
@@ -63,7 +72,7 @@ mod tests {
 
     #[test]
     fn a_bookie_named_twice_counts_once() {
-        let error = choose_ensemble(bookies(&["a", "b", "a"]), 3, &mut Rng::with_seed(1));
+        let error = choose_ensemble(&bookies(&["a", "b", "a"]), 3, &mut Rng::with_seed(1));
         assert_eq!(error, Err(NotEnoughBookies { needed: 3, available: 2 }));
     }
 }

@@ -450,7 +450,7 @@ async fn read_lac(
                     stored = stored.max(lac);
                     None
                 }
-                Ok(ResponseBody::Added | ResponseBody::Entry(_)) => Some(ReplicaError::Unexpected),
+                Ok(_) => Some(ReplicaError::Unexpected),
                 Err(error) => (error.evidence() == Evidence::Unknown).then_some(error.into()),
             };
             match failure {
@@ -651,8 +651,6 @@ fn verified(
             found.verify(ledger, entry)?;
             Ok(found)
         }
-        ResponseBody::Added | ResponseBody::LastAddConfirmed { .. } => {
-            Err(ReplicaError::Unexpected)
-        }
+        _ => Err(ReplicaError::Unexpected),
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::entry::{Entry, MasterKey};
-use crate::id::{BookieId, EntryId, LedgerId};
+use crate::id::{BookieId, EntryId, Instance, LedgerId};
 #[cfg(feature = "io")]
 use crate::mailbox::Mailbox;
 
@@ -38,7 +38,7 @@ impl CompletionSink for Mailbox<Response> {
 pub struct RequestId(pub u64);
 
 /// One request to a bookie.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Request {
     /// Comes back in the response.
     pub id: RequestId,
@@ -49,7 +49,7 @@ pub struct Request {
 }
 
 /// What a bookie can be asked.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum RequestBody {
     /// Store an entry, durably.
     Add {
@@ -72,10 +72,23 @@ pub enum RequestBody {
         /// With a key: first fence the ledger, durably.
         fence: Option<MasterKey>,
     },
+    /// Return the bookie's idea of the ledger's LAC once it is beyond this one. A bookie may answer earlier, with
+    /// what it has; who asks stops waiting when it likes.
+    WaitLac {
+        /// What who asks knows already.
+        beyond: Option<EntryId>,
+    },
+    /// Remember that everything up to this entry is confirmed, for readers of a writer that is idle.
+    WriteLac {
+        /// The writer's LAC.
+        lac: EntryId,
+        /// The ledger's key.
+        key: MasterKey,
+    },
 }
 
 /// Who adds an entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AddKind {
     /// The ledger's writer. Refused once the ledger is fenced.
     Normal,
@@ -84,26 +97,31 @@ pub enum AddKind {
 }
 
 /// One response of a bookie.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Response {
     /// The request's id.
     pub id: RequestId,
     /// Who answers, or who could not be reached.
     pub bookie: BookieId,
+    /// Which life of it answers, if the transport can tell.
+    pub instance: Option<Instance>,
     /// The answer.
     pub result: Result<ResponseBody, BookieError>,
 }
 
 /// A bookie's positive answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ResponseBody {
     /// The entry is durable.
     Added,
+    /// The LAC is remembered.
+    LacWritten,
     /// The entry, as it is stored; its digest has not been checked.
     Entry(Entry),
-    /// What the bookie knows of the ledger's LAC.
+    /// What the bookie knows of the ledger's LAC: to `ReadLac` and `WaitLac`.
     LastAddConfirmed {
-        /// The highest LAC it has seen, none if it has seen none. Everything up to it is confirmed; more may be.
+        /// The highest LAC it has seen, in entries or by `WriteLac`; none if it has seen none. Everything up to it is
+        /// confirmed; more may be.
         lac: Option<EntryId>,
     },
 }

@@ -85,8 +85,9 @@ impl MemoryBookies {
 impl BookieTransport for MemoryBookies {
     fn submit(&self, bookie: &BookieId, batch: &mut Vec<Request>, sink: &Arc<dyn CompletionSink>) {
         let mut responses = Vec::with_capacity(batch.len());
-        let mut answer =
-            |id, result| responses.push(Response { id, bookie: bookie.clone(), result });
+        let mut answer = |id, result| {
+            responses.push(Response { id, bookie: bookie.clone(), instance: None, result })
+        };
         match self.bookies.get(bookie) {
             Some(found) => {
                 let mut found = found.lock();
@@ -120,11 +121,21 @@ impl Bookie {
             }
             RequestBody::ReadLac { fence } => {
                 self.fence(ledger, fence)?;
-                let highest = self.ledgers.get(&ledger).and_then(|ledger| ledger.entries.0.last());
-                let lac = rules::last_add_confirmed(self.record(ledger), highest)?;
-                Ok(ResponseBody::LastAddConfirmed { lac })
+                self.last_add_confirmed(ledger)
+            }
+            RequestBody::WaitLac { .. } => self.last_add_confirmed(ledger),
+            RequestBody::WriteLac { lac, key } => {
+                let change = rules::write_lac(self.record(ledger), lac, key)?;
+                self.change(ledger, change);
+                Ok(ResponseBody::LacWritten)
             }
         }
+    }
+
+    fn last_add_confirmed(&self, ledger: LedgerId) -> Result<ResponseBody, BookieError> {
+        let highest = self.ledgers.get(&ledger).and_then(|ledger| ledger.entries.0.last());
+        let lac = rules::last_add_confirmed(self.record(ledger), highest)?;
+        Ok(ResponseBody::LastAddConfirmed { lac })
     }
 
     fn fence(&mut self, ledger: LedgerId, key: Option<MasterKey>) -> Result<(), BookieError> {

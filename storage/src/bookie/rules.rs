@@ -16,16 +16,18 @@ use crate::id::EntryId;
 use crate::transport::{AddKind, BookieError};
 
 /// What a bookie keeps of a ledger besides its entries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LedgerRecord {
     /// The key of the first request that carried one.
     pub key: MasterKey,
     /// Whether the writer is still let in.
     pub fence: Fence,
+    /// The highest LAC that was written by itself, apart from entries.
+    pub explicit_lac: Option<EntryId>,
 }
 
 /// Whether a ledger's writer is still let in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Fence {
     /// Normal adds are taken.
     Open,
@@ -34,7 +36,7 @@ pub enum Fence {
 }
 
 /// Whether a bookie takes new entries.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mode {
     /// It does.
     #[default]
@@ -44,7 +46,7 @@ pub enum Mode {
 }
 
 /// What has to be stored of a ledger besides an entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RecordChange {
     /// Nothing.
     Unchanged,
@@ -77,7 +79,7 @@ pub fn add(
     }
     Ok(match record {
         Some(_) => RecordChange::Unchanged,
-        None => RecordChange::Write(LedgerRecord { key, fence: Fence::Open }),
+        None => RecordChange::Write(LedgerRecord { key, fence: Fence::Open, explicit_lac: None }),
     })
 }
 
@@ -89,8 +91,30 @@ pub fn fence(record: Option<&LedgerRecord>, key: MasterKey) -> Result<RecordChan
     match record {
         Some(record) if record.key != key => Err(BookieError::Unauthorized),
         Some(LedgerRecord { fence: Fence::Fenced, .. }) => Ok(RecordChange::Unchanged),
-        Some(_) | None => Ok(RecordChange::Write(LedgerRecord { key, fence: Fence::Fenced })),
+        Some(record) => Ok(RecordChange::Write(LedgerRecord { fence: Fence::Fenced, ..*record })),
+        None => {
+            Ok(RecordChange::Write(LedgerRecord { key, fence: Fence::Fenced, explicit_lac: None }))
+        }
     }
+}
+
+/// What has to be stored for a LAC that a writer tells by itself. A fence does not matter: what was confirmed stays so.
+///
+/// # Errors
+/// [`BookieError::Unauthorized`]; nothing is stored.
+pub fn write_lac(
+    record: Option<&LedgerRecord>,
+    lac: EntryId,
+    key: MasterKey,
+) -> Result<RecordChange, BookieError> {
+    let fresh = LedgerRecord { key, fence: Fence::Open, explicit_lac: None };
+    let known = record.copied().unwrap_or(fresh);
+    if known.key != key {
+        return Err(BookieError::Unauthorized);
+    }
+    let explicit_lac = known.explicit_lac.max(Some(lac));
+    let next = LedgerRecord { explicit_lac, ..known };
+    Ok(if record == Some(&next) { RecordChange::Unchanged } else { RecordChange::Write(next) })
 }
 
 /// The answer to a read, given what is stored.
@@ -102,7 +126,8 @@ pub fn read(record: Option<&LedgerRecord>, stored: Option<&Entry>) -> Result<Ent
     stored.cloned().ok_or(BookieError::NoSuchEntry)
 }
 
-/// The answer to a LAC read: what the header of the highest stored entry says, which trails the writer's LAC.
+/// The answer to a LAC read: what the header of the highest stored entry says or the writer told by itself, whichever
+/// is higher. It trails the writer's LAC.
 ///
 /// # Errors
 /// [`BookieError::NoSuchLedger`].
@@ -110,8 +135,8 @@ pub fn last_add_confirmed(
     record: Option<&LedgerRecord>,
     highest: Option<&Entry>,
 ) -> Result<Option<EntryId>, BookieError> {
-    record.ok_or(BookieError::NoSuchLedger)?;
-    Ok(highest.and_then(Entry::lac))
+    let record = record.ok_or(BookieError::NoSuchLedger)?;
+    Ok(highest.and_then(Entry::lac).max(record.explicit_lac))
 }
 
 #[cfg(test)]
@@ -124,7 +149,7 @@ mod tests {
     }
 
     fn record(fence: Fence) -> LedgerRecord {
-        LedgerRecord { key: key("right"), fence }
+        LedgerRecord { key: key("right"), fence, explicit_lac: None }
     }
 
     #[test]

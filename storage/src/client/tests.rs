@@ -12,8 +12,9 @@ use crate::entry::Entry;
 use crate::fault::{Fault, FaultTransport, ReleaseOrder};
 use crate::id::BookieId;
 use crate::mailbox::Mailbox;
-use crate::metadata::{MemoryBookieRegistry, MemoryMetadataStore, Versioned};
+use crate::metadata::{MemoryMetadataStore, Versioned};
 use crate::read::{LacError, ReadError, ReplicaError};
+use crate::registry::MemoryBookieRegistry;
 use crate::transport::{
     AddKind, BookieError, CompletionSink, Request, RequestBody, RequestId, Response,
 };

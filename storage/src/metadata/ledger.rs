@@ -13,11 +13,14 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 
 use crate::entry::{DigestType, Password};
-use crate::id::{BookieId, EntryId, Shown};
+use crate::id::{BookieId, EntryId, Instance, Shown};
 use crate::quorum::QuorumSizes;
 
+/// Custom metadata under this prefix and a bookie's id holds the instance of that member.
+const INSTANCE_KEY: &str = "georepl/instance/";
+
 /// What the metadata store knows of a ledger. Values of this type satisfy every validity rule of the record.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LedgerMetadata {
     state: LedgerState,
     sizes: QuorumSizes,
@@ -32,7 +35,7 @@ pub struct LedgerMetadata {
 }
 
 /// Where a ledger stands in its life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LedgerState {
     /// One writer may append.
     Open,
@@ -43,7 +46,7 @@ pub enum LedgerState {
 }
 
 /// Where a closed ledger ends.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LedgerEnd {
     /// The last entry; none if the ledger is empty.
     pub last_entry: Option<EntryId>,
@@ -52,7 +55,7 @@ pub struct LedgerEnd {
 }
 
 /// A record that breaks a rule, and which.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Hash)]
 pub enum InvalidMetadata {
     /// There is no ensemble for entry 0.
     #[error("the first ensemble must start at entry 0, this record has {first}")]
@@ -87,7 +90,7 @@ pub enum InvalidMetadata {
 }
 
 /// A change that the state of the record does not allow.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Hash)]
 pub enum InvalidTransition {
     /// The ledger is closed.
     #[error("the ledger is closed at entry {}; its end is final", Shown(.0.last_entry))]
@@ -225,6 +228,27 @@ impl LedgerMetadata {
         self.with(|next| {
             next.ensembles.insert(key, members);
         })
+    }
+
+    /// Remembers which life of each bookie is a member, in the same compare-and-set that names it. A bookie keeps the
+    /// first one that was recorded: with another it never becomes a member of this ledger again.
+    #[must_use]
+    pub fn with_instances(
+        mut self,
+        instances: impl IntoIterator<Item = (BookieId, Instance)>,
+    ) -> Self {
+        for (bookie, instance) in instances {
+            let key = format!("{INSTANCE_KEY}{bookie}");
+            self.custom.entry(key).or_insert_with(|| instance.to_string().into_bytes());
+        }
+        self
+    }
+
+    /// The life in which a bookie became a member; none if that is not recorded, as in Java's ledgers.
+    #[must_use]
+    pub fn instance_of(&self, bookie: &BookieId) -> Option<Instance> {
+        let recorded = self.custom.get(&format!("{INSTANCE_KEY}{bookie}"))?;
+        std::str::from_utf8(recorded).ok()?.parse().ok().map(Instance)
     }
 
     /// Where the ledger stands.

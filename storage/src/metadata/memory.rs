@@ -1,4 +1,4 @@
-//! A metadata store and a bookie registry in memory. They forget everything with the process.
+//! A metadata store in memory. It forgets everything with the process.
 
 use std::collections::BTreeMap;
 
@@ -6,8 +6,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-use super::store::{BookieRegistry, Expected, MetadataError, MetadataStore, Version, Versioned};
-use crate::id::{BookieId, LedgerId};
+use super::exchange::Version;
+use super::store::{Expected, MetadataError, MetadataStore, Versioned};
+use crate::id::LedgerId;
 
 /// A [`MetadataStore`] in memory. It answers at once and never loses an answer.
 #[derive(Debug, Default)]
@@ -87,31 +88,6 @@ impl MetadataStore for MemoryMetadataStore {
         let id = LedgerId(state.next_ledger);
         state.next_ledger += 1;
         Ok(id)
-    }
-}
-
-/// A [`BookieRegistry`] in memory: the list it was last given.
-#[derive(Debug)]
-pub struct MemoryBookieRegistry {
-    writable: Mutex<Vec<BookieId>>,
-}
-
-impl MemoryBookieRegistry {
-    /// A registry of these bookies, all writable.
-    pub fn new(writable: impl IntoIterator<Item = BookieId>) -> Self {
-        Self { writable: Mutex::new(writable.into_iter().collect()) }
-    }
-
-    /// Replaces the list of writable bookies.
-    pub fn set_writable(&self, writable: impl IntoIterator<Item = BookieId>) {
-        *self.writable.lock() = writable.into_iter().collect();
-    }
-}
-
-#[async_trait]
-impl BookieRegistry for MemoryBookieRegistry {
-    async fn writable(&self) -> Result<Vec<BookieId>, MetadataError> {
-        Ok(self.writable.lock().clone())
     }
 }
 

@@ -1,5 +1,6 @@
 //! The record of a ledger, its stored format, and the store that keeps it.
 
+mod exchange;
 mod format;
 mod ledger;
 #[cfg(feature = "io")]
@@ -7,11 +8,10 @@ mod memory;
 #[cfg(feature = "io")]
 mod store;
 
+pub use exchange::{RecordAnswer, RecordRequest, Version};
 pub use format::{FormatError, decode, encode};
 pub use ledger::{InvalidMetadata, InvalidTransition, LedgerEnd, LedgerMetadata, LedgerState};
 #[cfg(feature = "io")]
-pub use memory::{MemoryBookieRegistry, MemoryMetadataStore};
+pub use memory::MemoryMetadataStore;
 #[cfg(feature = "io")]
-pub use store::{
-    BookieRegistry, Expected, MetadataError, MetadataStore, Version, Versioned, ledger_key,
-};
+pub use store::{Expected, MetadataError, MetadataStore, Versioned, ledger_key};

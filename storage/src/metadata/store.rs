@@ -3,8 +3,9 @@
 use async_trait::async_trait;
 use bytes::Bytes;
 
+use super::exchange::Version;
 use crate::error::Advice;
-use crate::id::{BookieId, LedgerId};
+use crate::id::LedgerId;
 
 /// A versioned key-value store, as ZooKeeper is one. The only place where decisions about a ledger are made.
 ///
@@ -49,22 +50,8 @@ pub trait MetadataStore: Send + Sync {
     async fn allocate_ledger_id(&self) -> Result<LedgerId, MetadataError>;
 }
 
-/// The seam to the list of bookies.
-#[async_trait]
-pub trait BookieRegistry: Send + Sync {
-    /// The bookies that take new entries, in any order.
-    ///
-    /// # Errors
-    /// [`MetadataError::Unavailable`].
-    async fn writable(&self) -> Result<Vec<BookieId>, MetadataError>;
-}
-
-/// The version of a value. Grows with each change; a key never has the same one twice while the store lives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Version(pub u64);
-
 /// A value and its version.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Versioned {
     /// The value.
     pub value: Bytes,
@@ -73,7 +60,7 @@ pub struct Versioned {
 }
 
 /// What a change expects to find.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Expected {
     /// No such key.
     Absent,

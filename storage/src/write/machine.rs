@@ -265,7 +265,7 @@ impl Machine {
         match response.result {
             Ok(ResponseBody::Added) => pending.acks.record(slot),
             // An answer to another question is no answer; the timeout will say so.
-            Ok(ResponseBody::Entry(_) | ResponseBody::LastAddConfirmed { .. }) => {}
+            Ok(_) => {}
             Err(BookieError::Unauthorized) => {
                 self.end(Error::Unauthorized { ledger, bookie: response.bookie })
             }

@@ -58,7 +58,7 @@ fn answer_as(
     result: Result<ResponseBody, BookieError>,
 ) -> Vec<Output> {
     let id = request_id(EntryId(entry), Slot::new(slot));
-    let mut responses = vec![Response { id, bookie: bookie.into(), result }];
+    let mut responses = vec![Response { id, bookie: bookie.into(), instance: None, result }];
     machine.handle(at(1), Input::Responses(&mut responses));
     outputs(machine)
 }
