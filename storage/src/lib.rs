@@ -22,6 +22,8 @@ mod metadata;
 
 mod transport;
 
+mod replica;
+
 mod bookie;
 
 mod registry;
@@ -47,10 +49,7 @@ pub use crate::{
     metadata::{
         Expected, MemoryMetadataStore, MetadataError, MetadataStore, Versioned, ledger_key,
     },
-    read::{
-        Answers, LacError, LacUnknown, LedgerEntry, LedgerReader, ReadError, RecordError,
-        ReplicaError,
-    },
+    read::{LacError, LacUnknown, LedgerEntry, LedgerReader, ReadError, RecordError},
     registry::{BookieRegistry, MemoryBookieRegistry},
     time::Clock,
     transport::{BookieTransport, CompletionSink},
@@ -72,6 +71,7 @@ pub use crate::{
         QuorumSizes, Slot, SlotSet,
     },
     registry::RegisteredBookie,
+    replica::{Answers, ReplicaError},
     time::Time,
     transport::{
         AddKind, BookieError, Evidence, Request, RequestBody, RequestId, Response, ResponseBody,

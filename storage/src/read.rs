@@ -8,7 +8,6 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 
 use crate::config::ClientConfig;
-use crate::entry::{Entry, EntryError};
 use crate::error::Advice;
 use crate::id::{BookieId, EntryId, LedgerId, Shown};
 use crate::mailbox::Mailbox;
@@ -17,6 +16,7 @@ use crate::metadata::{
     ledger_key,
 };
 use crate::quorum::{Coverage, LacAnswers, LacQuorum};
+use crate::replica::{Answers, ReplicaError, verified};
 use crate::time::{Clock, Time};
 use crate::transport::{
     BookieError, BookieTransport, CompletionSink, Evidence, Request, RequestBody, RequestId,
@@ -94,34 +94,6 @@ impl RecordError {
             // Reading changes nothing, so it may be repeated whatever became of it.
             Self::Metadata(_) => Advice::Retry,
         }
-    }
-}
-
-/// Why a replica of an entry could not be used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ReplicaError {
-    /// The bookie refused or did not answer.
-    #[error(transparent)]
-    Bookie(#[from] BookieError),
-    /// What it sent is damaged or another entry.
-    #[error("sent a bad copy: {0}")]
-    Copy(#[from] EntryError),
-    /// It answered another question.
-    #[error("answered another question")]
-    Unexpected,
-}
-
-/// What each bookie that was asked said, in the order of asking.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answers(pub Vec<(BookieId, ReplicaError)>);
-
-impl fmt::Display for Answers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, (bookie, error)) in self.0.iter().enumerate() {
-            let separator = if i == 0 { "" } else { "; " };
-            write!(f, "{separator}{bookie} {error}")?;
-        }
-        Ok(())
     }
 }
 
@@ -640,17 +612,3 @@ impl Read {
 
 /// Bits of a request id that hold how many replicas have been asked, at most 64.
 const ASKED_BITS: u32 = 7;
-
-fn verified(
-    ledger: LedgerId,
-    entry: EntryId,
-    result: Result<ResponseBody, BookieError>,
-) -> Result<Entry, ReplicaError> {
-    match result? {
-        ResponseBody::Entry(found) => {
-            found.verify(ledger, entry)?;
-            Ok(found)
-        }
-        _ => Err(ReplicaError::Unexpected),
-    }
-}

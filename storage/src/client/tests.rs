@@ -13,8 +13,9 @@ use crate::fault::{Fault, FaultTransport, ReleaseOrder};
 use crate::id::BookieId;
 use crate::mailbox::Mailbox;
 use crate::metadata::{MemoryMetadataStore, Versioned};
-use crate::read::{LacError, ReadError, ReplicaError};
+use crate::read::{LacError, ReadError};
 use crate::registry::MemoryBookieRegistry;
+use crate::replica::ReplicaError;
 use crate::transport::{
     AddKind, BookieError, CompletionSink, Request, RequestBody, RequestId, Response,
 };
