@@ -43,7 +43,7 @@ pub mod fault;
 
 #[cfg(feature = "io")]
 pub use crate::{
-    bookie::MemoryBookies,
+    bookie::{LAC_WAITS_MAX, MemoryBookies},
     client::{CloseError, CreateError, LedgerClient, LedgerOptions, LedgerWriter, OpenError},
     mailbox::{Mailbox, MailboxClosed},
     metadata::{

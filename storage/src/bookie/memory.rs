@@ -1,31 +1,50 @@
 //! Bookies in the memory of this process.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::fmt;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
 use super::rules::{self, LedgerRecord, Mode, RecordChange};
 use crate::entry::{Entry, MasterKey};
-use crate::id::{BookieId, EntryId, LedgerId};
+use crate::id::{BookieId, EntryId, Instance, LedgerId};
 use crate::transport::{
-    AddKind, BookieError, BookieTransport, CompletionSink, Request, RequestBody, Response,
-    ResponseBody,
+    AddKind, BookieError, BookieTransport, CompletionSink, Request, RequestBody, RequestId,
+    Response, ResponseBody,
 };
 
 /// A fixed set of bookies in memory, and the transport to them.
 ///
-/// A batch is carried out under one short lock of its bookie and answered before `submit` returns. What the bookies
-/// hold is lost with the value. Copies of an entry share its payload; a copy costs about 80 bytes.
+/// A batch is carried out under one short lock of its bookie and answered before `submit` returns; only waits for the
+/// LAC are answered later. What the bookies hold is lost with the value. Copies of an entry share its payload; a copy
+/// costs about 80 bytes.
 #[derive(Debug)]
 pub struct MemoryBookies {
     bookies: BTreeMap<BookieId, Mutex<Bookie>>,
 }
 
-#[derive(Debug, Default)]
+/// How many waits for the LAC of one ledger a bookie keeps. One more, and the oldest is answered with what there is:
+/// whoever lost interest in it says so to nobody, and who has not will ask again.
+pub const LAC_WAITS_MAX: usize = 64;
+
+#[derive(Debug)]
 struct Bookie {
+    id: BookieId,
+    instance: Instance,
     mode: Mode,
+    reach: Reach,
     ledgers: HashMap<LedgerId, Ledger>,
+    limbo: HashSet<LedgerId>,
+    /// Oldest first. Ordered by ledger, so that they are always answered in the same order.
+    lac_waits: BTreeMap<LedgerId, VecDeque<LacWait>>,
+}
+
+/// Whether requests reach a bookie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reach {
+    Up,
+    Down,
 }
 
 #[derive(Debug)]
@@ -34,14 +53,25 @@ struct Ledger {
     entries: Entries,
 }
 
+/// A wait for a ledger's LAC, and who waits.
+struct LacWait {
+    id: RequestId,
+    beyond: Option<EntryId>,
+    sink: Arc<dyn CompletionSink>,
+}
+
+/// Responses that leave once the lock of their bookie is released.
+type Outgoing = Vec<(Arc<dyn CompletionSink>, Response)>;
+
 /// Entries in order of their ids. They nearly always arrive in that order.
 #[derive(Debug, Default)]
 pub(crate) struct Entries(Vec<Entry>);
 
 impl MemoryBookies {
-    /// Empty, writable bookies with these ids.
+    /// Empty, writable bookies with these ids, in their first life, which is `Instance(1)`.
     pub fn new(ids: impl IntoIterator<Item = BookieId>) -> Self {
-        Self { bookies: ids.into_iter().map(|id| (id, Mutex::default())).collect() }
+        let bookie = |id: BookieId| (id.clone(), Mutex::new(Bookie::new(id, Instance(1))));
+        Self { bookies: ids.into_iter().map(bookie).collect() }
     }
 
     /// The ids of the bookies, sorted.
@@ -51,9 +81,50 @@ impl MemoryBookies {
 
     /// Makes a bookie writable or read-only; one that is not there stays so.
     pub fn set_mode(&self, bookie: &BookieId, mode: Mode) {
-        if let Some(bookie) = self.bookies.get(bookie) {
-            bookie.lock().mode = mode;
-        }
+        self.change(bookie, |bookie| {
+            bookie.mode = mode;
+            Outgoing::new()
+        });
+    }
+
+    /// Takes a bookie down: it keeps what it holds and cannot be reached. Waits at it end with that.
+    pub fn down(&self, bookie: &BookieId) {
+        self.change(bookie, |bookie| {
+            bookie.reach = Reach::Down;
+            bookie.end_lac_waits()
+        });
+    }
+
+    /// Brings a bookie back that was taken down, in the same life and with all it held.
+    pub fn up(&self, bookie: &BookieId) {
+        self.change(bookie, |bookie| {
+            bookie.reach = Reach::Up;
+            Outgoing::new()
+        });
+    }
+
+    /// Takes a bookie down and brings it back at once: the same life, but connections and waits are lost.
+    pub fn restart(&self, bookie: &BookieId) {
+        self.down(bookie);
+        self.up(bookie);
+    }
+
+    /// Brings a bookie back empty, under its id in another life: it has forgotten entries and fences.
+    pub fn wipe(&self, bookie: &BookieId, instance: Instance) {
+        self.change(bookie, |bookie| {
+            let outgoing = bookie.end_lac_waits();
+            *bookie = Bookie { mode: bookie.mode, ..Bookie::new(bookie.id.clone(), instance) };
+            outgoing
+        });
+    }
+
+    /// Makes a bookie doubt whether it still has all of a ledger. It returns what it has and denies nothing; it takes
+    /// no normal adds of the ledger and tells no LAC of it.
+    pub fn enter_limbo(&self, bookie: &BookieId, ledger: LedgerId) {
+        self.change(bookie, |bookie| {
+            bookie.limbo.insert(ledger);
+            Outgoing::new()
+        });
     }
 
     /// The copies of a ledger's entries that a bookie holds, in order of their ids.
@@ -66,7 +137,9 @@ impl MemoryBookies {
     /// will never be used again may be forgotten, or its fence would be forgotten with it.
     pub fn retain_ledgers(&self, keep: impl Fn(LedgerId) -> bool) {
         for bookie in self.bookies.values() {
-            bookie.lock().ledgers.retain(|ledger, _| keep(*ledger));
+            let mut bookie = bookie.lock();
+            bookie.ledgers.retain(|ledger, _| keep(*ledger));
+            bookie.limbo.retain(|ledger| keep(*ledger));
         }
     }
 
@@ -80,30 +153,95 @@ impl MemoryBookies {
         let mut bookie = self.bookies.get(bookie)?.lock();
         bookie.ledgers.get_mut(&ledger).map(|ledger| f(&mut ledger.entries))
     }
+
+    fn change(&self, bookie: &BookieId, change: impl FnOnce(&mut Bookie) -> Outgoing) {
+        if let Some(bookie) = self.bookies.get(bookie) {
+            let outgoing = change(&mut bookie.lock());
+            send(outgoing);
+        }
+    }
 }
 
 impl BookieTransport for MemoryBookies {
     fn submit(&self, bookie: &BookieId, batch: &mut Vec<Request>, sink: &Arc<dyn CompletionSink>) {
         let mut responses = Vec::with_capacity(batch.len());
-        let mut answer = |id, result| {
-            responses.push(Response { id, bookie: bookie.clone(), instance: None, result })
-        };
+        let mut outgoing = Outgoing::new();
         match self.bookies.get(bookie) {
             Some(found) => {
                 let mut found = found.lock();
-                batch.drain(..).for_each(|request| {
-                    answer(request.id, found.apply(request.ledger, request.body))
-                });
+                for request in batch.drain(..) {
+                    responses.extend(found.serve(request, sink, &mut outgoing));
+                }
             }
-            None => batch
-                .drain(..)
-                .for_each(|request| answer(request.id, Err(BookieError::Unreachable))),
+            None => {
+                let unreachable = |request: Request| unreachable(bookie.clone(), request.id);
+                responses.extend(batch.drain(..).map(unreachable));
+            }
         }
-        sink.complete(&mut responses);
+        if !responses.is_empty() {
+            sink.complete(&mut responses);
+        }
+        send(outgoing);
     }
 }
 
+fn send(outgoing: Outgoing) {
+    for (sink, response) in outgoing {
+        sink.complete(&mut vec![response]);
+    }
+}
+
+const fn unreachable(bookie: BookieId, id: RequestId) -> Response {
+    Response { id, bookie, instance: None, result: Err(BookieError::Unreachable) }
+}
+
 impl Bookie {
+    fn new(id: BookieId, instance: Instance) -> Self {
+        Self {
+            id,
+            instance,
+            mode: Mode::default(),
+            reach: Reach::Up,
+            ledgers: HashMap::new(),
+            limbo: HashSet::new(),
+            lac_waits: BTreeMap::new(),
+        }
+    }
+
+    /// Carries out a request. Without a response it waits for the LAC.
+    fn serve(
+        &mut self,
+        request: Request,
+        sink: &Arc<dyn CompletionSink>,
+        outgoing: &mut Outgoing,
+    ) -> Option<Response> {
+        let Request { id, ledger, body } = request;
+        if self.reach == Reach::Down {
+            return Some(unreachable(self.id.clone(), id));
+        }
+        let in_limbo = self.limbo.contains(&ledger);
+        if in_limbo && let Err(error) = rules::admit_in_limbo(&body) {
+            return Some(self.response(id, Err(error)));
+        }
+        if let RequestBody::WaitLac { beyond } = body {
+            let wait = LacWait { id, beyond, sink: sink.clone() };
+            return self.wait_lac(ledger, wait, outgoing);
+        }
+        let moves_lac = matches!(body, RequestBody::Add { .. } | RequestBody::WriteLac { .. });
+        let mut result = self.apply(ledger, body);
+        if in_limbo {
+            result = result.map_err(rules::refusal_in_limbo);
+        }
+        if moves_lac {
+            self.wake_lac_waits(ledger, outgoing);
+        }
+        Some(self.response(id, result))
+    }
+
+    fn response(&self, id: RequestId, result: Result<ResponseBody, BookieError>) -> Response {
+        Response { id, bookie: self.id.clone(), instance: Some(self.instance), result }
+    }
+
     fn apply(&mut self, ledger: LedgerId, body: RequestBody) -> Result<ResponseBody, BookieError> {
         match body {
             RequestBody::Add { entry, key, kind } => {
@@ -132,10 +270,63 @@ impl Bookie {
         }
     }
 
+    /// Answers a wait if it is over already, and keeps it if it is not.
+    fn wait_lac(
+        &mut self,
+        ledger: LedgerId,
+        wait: LacWait,
+        outgoing: &mut Outgoing,
+    ) -> Option<Response> {
+        if let Some(lac) = self.awaited_lac(ledger, wait.beyond) {
+            return Some(self.lac_response(wait.id, Some(lac)));
+        }
+        let waits = self.lac_waits.entry(ledger).or_default();
+        waits.push_back(wait);
+        let oldest = if waits.len() > LAC_WAITS_MAX { waits.pop_front() } else { None };
+        if let Some(LacWait { id, sink, .. }) = oldest {
+            outgoing.push((sink, self.lac_response(id, self.awaited_lac(ledger, None))));
+        }
+        None
+    }
+
+    /// Answers the waits that the ledger's LAC has passed.
+    fn wake_lac_waits(&mut self, ledger: LedgerId, outgoing: &mut Outgoing) {
+        let Some(waits) = self.lac_waits.remove(&ledger) else {
+            return;
+        };
+        let mut left = VecDeque::new();
+        for wait in waits {
+            match self.awaited_lac(ledger, wait.beyond) {
+                Some(lac) => outgoing.push((wait.sink, self.lac_response(wait.id, Some(lac)))),
+                None => left.push_back(wait),
+            }
+        }
+        if !left.is_empty() {
+            self.lac_waits.insert(ledger, left);
+        }
+    }
+
+    /// The answers to all waits when the connections to the bookie break.
+    fn end_lac_waits(&mut self) -> Outgoing {
+        let waits = std::mem::take(&mut self.lac_waits).into_values().flatten();
+        waits.map(|wait| (wait.sink, unreachable(self.id.clone(), wait.id))).collect()
+    }
+
+    fn awaited_lac(&self, ledger: LedgerId, beyond: Option<EntryId>) -> Option<EntryId> {
+        rules::awaited_lac(self.record(ledger), self.highest(ledger), beyond)
+    }
+
+    fn lac_response(&self, id: RequestId, lac: Option<EntryId>) -> Response {
+        self.response(id, Ok(ResponseBody::LastAddConfirmed { lac }))
+    }
+
     fn last_add_confirmed(&self, ledger: LedgerId) -> Result<ResponseBody, BookieError> {
-        let highest = self.ledgers.get(&ledger).and_then(|ledger| ledger.entries.0.last());
-        let lac = rules::last_add_confirmed(self.record(ledger), highest)?;
+        let lac = rules::last_add_confirmed(self.record(ledger), self.highest(ledger))?;
         Ok(ResponseBody::LastAddConfirmed { lac })
+    }
+
+    fn highest(&self, ledger: LedgerId) -> Option<&Entry> {
+        self.ledgers.get(&ledger).and_then(|ledger| ledger.entries.0.last())
     }
 
     fn fence(&mut self, ledger: LedgerId, key: Option<MasterKey>) -> Result<(), BookieError> {
@@ -190,3 +381,12 @@ impl Entries {
         self.0.binary_search_by_key(&id, Entry::entry)
     }
 }
+
+impl fmt::Debug for LacWait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LacWait").field("beyond", &self.beyond).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -5,4 +5,4 @@ mod memory;
 pub mod rules;
 
 #[cfg(feature = "io")]
-pub use memory::MemoryBookies;
+pub use memory::{LAC_WAITS_MAX, MemoryBookies};

@@ -6,14 +6,15 @@
 //! 2. Once it has answered a fencing read, it never again takes a normal add for that ledger; adds of a recovery stay
 //!    allowed. That holds for a ledger it has never seen as well: fencing creates it, empty.
 //! 3. An add with another key than the ledger's first one is refused, and so is a normal add while it is read-only.
-//! 4. "No such entry" and "no such ledger" mean that it never acknowledged one.
+//! 4. "No such entry" and "no such ledger" mean that it never acknowledged one. A bookie that may have lost something of
+//!    a ledger, and knows, has that ledger in *limbo*: it says what it has and denies nothing.
 //!
 //! The functions decide and change nothing. A [`RecordChange::Write`] must be durable before the answer leaves, in the
 //! same sync as the entry it came with.
 
 use crate::entry::{Entry, MasterKey};
 use crate::id::EntryId;
-use crate::transport::{AddKind, BookieError};
+use crate::transport::{AddKind, BookieError, Evidence, RequestBody};
 
 /// What a bookie keeps of a ledger besides its entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -136,7 +137,46 @@ pub fn last_add_confirmed(
     highest: Option<&Entry>,
 ) -> Result<Option<EntryId>, BookieError> {
     let record = record.ok_or(BookieError::NoSuchLedger)?;
-    Ok(highest.and_then(Entry::lac).max(record.explicit_lac))
+    Ok(known_lac(Some(record), highest))
+}
+
+/// The LAC that answers a wait for one beyond `beyond`, or none while the wait goes on. A ledger that the bookie has
+/// never seen is waited for as well: its first entry may be on the way.
+pub fn awaited_lac(
+    record: Option<&LedgerRecord>,
+    highest: Option<&Entry>,
+    beyond: Option<EntryId>,
+) -> Option<EntryId> {
+    known_lac(record, highest).filter(|lac| Some(*lac) > beyond)
+}
+
+fn known_lac(record: Option<&LedgerRecord>, highest: Option<&Entry>) -> Option<EntryId> {
+    highest.and_then(Entry::lac).max(record.and_then(|record| record.explicit_lac))
+}
+
+/// Whether a request for a ledger in limbo is carried out. A normal add is not, because the fence may be lost; nor is
+/// the LAC told, because a higher one may be.
+///
+/// # Errors
+/// [`BookieError::UnknownLedgerState`]; nothing is changed.
+pub const fn admit_in_limbo(request: &RequestBody) -> Result<(), BookieError> {
+    match request {
+        RequestBody::Add { kind: AddKind::Normal, .. }
+        | RequestBody::ReadLac { .. }
+        | RequestBody::WaitLac { .. } => Err(BookieError::UnknownLedgerState),
+        RequestBody::Add { kind: AddKind::Recovery, .. }
+        | RequestBody::Read { .. }
+        | RequestBody::WriteLac { .. } => Ok(()),
+    }
+}
+
+/// What becomes of a refusal when the ledger is in limbo: a denial is none any more.
+#[must_use]
+pub const fn refusal_in_limbo(error: BookieError) -> BookieError {
+    match error.evidence() {
+        Evidence::Absent => BookieError::UnknownLedgerState,
+        Evidence::Unknown => error,
+    }
 }
 
 #[cfg(test)]
