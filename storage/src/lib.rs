@@ -24,6 +24,9 @@ mod transport;
 
 mod replica;
 
+#[cfg(feature = "io")]
+mod lac;
+
 mod bookie;
 
 mod registry;

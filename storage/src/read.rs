@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use crate::config::ClientConfig;
 use crate::error::Advice;
 use crate::id::{BookieId, EntryId, LedgerId, Shown};
+use crate::lac::SharedLac;
 use crate::mailbox::Mailbox;
 use crate::metadata::{
     self, FormatError, LedgerMetadata, LedgerState, MetadataError, MetadataStore, Version,
@@ -22,7 +23,6 @@ use crate::transport::{
     BookieError, BookieTransport, CompletionSink, Evidence, Request, RequestBody, RequestId,
     Response, ResponseBody,
 };
-use crate::write::SharedLac;
 
 /// What all handles of a client share.
 pub(crate) struct Core {

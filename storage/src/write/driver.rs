@@ -6,7 +6,6 @@
 use std::mem;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,6 +14,7 @@ use tokio::sync::{Notify, watch};
 
 use super::{Config, Error, Input, Machine, Output};
 use crate::id::{EntryId, LedgerId};
+use crate::lac::SharedLac;
 use crate::metadata::LedgerEnd;
 use crate::time::Clock;
 use crate::transport::{BookieTransport, CompletionSink, Response};
@@ -31,33 +31,6 @@ pub trait AppendSink: Send + Sync {
     /// The ledger takes no more entries. What was appended after the last confirmed entry has an unknown outcome.
     /// Called at most once, and last.
     fn failed(&self, ledger: LedgerId, error: Error);
-}
-
-/// The LAC that a writer or reader shares with its readers.
-#[derive(Debug, Default)]
-pub(crate) struct SharedLac(
-    /// LAC + 1, so that 0 stands for none.
-    AtomicU64,
-);
-
-impl SharedLac {
-    pub(crate) fn new(lac: Option<EntryId>) -> Self {
-        Self(AtomicU64::new(EntryId::following(lac).get()))
-    }
-
-    pub(crate) fn get(&self) -> Option<EntryId> {
-        EntryId(self.0.load(Ordering::Acquire)).checked_prev()
-    }
-
-    /// Sets it, also to a lower one: the end of a closed ledger is exact.
-    pub(crate) fn set(&self, lac: Option<EntryId>) {
-        self.0.store(EntryId::following(lac).get(), Ordering::Release);
-    }
-
-    /// Raises it, if `lac` is higher.
-    pub(crate) fn raise(&self, lac: Option<EntryId>) {
-        self.0.fetch_max(EntryId::following(lac).get(), Ordering::AcqRel);
-    }
 }
 
 /// How a ledger's task ended.

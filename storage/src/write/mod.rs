@@ -11,7 +11,7 @@ use crate::transport::BookieError;
 #[cfg(feature = "io")]
 pub use driver::AppendSink;
 #[cfg(feature = "io")]
-pub(crate) use driver::{SharedLac, Writing, start};
+pub(crate) use driver::{Writing, start};
 pub use machine::{Config, Input, Machine, Output};
 
 /// Why a ledger takes no more entries. The first reason stays.

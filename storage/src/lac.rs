@@ -1,0 +1,54 @@
+//! The LAC that a writer or reader shares with those who read and wait.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::sync::Notify;
+
+use crate::id::EntryId;
+
+/// A LAC that one task moves and others look at or wait for.
+#[derive(Debug, Default)]
+pub(crate) struct SharedLac {
+    /// LAC + 1, so that 0 stands for none.
+    following: AtomicU64,
+    moved: Notify,
+}
+
+impl SharedLac {
+    pub(crate) fn new(lac: Option<EntryId>) -> Self {
+        Self {
+            following: AtomicU64::new(EntryId::following(lac).get()),
+            moved: Notify::new(),
+        }
+    }
+
+    pub(crate) fn get(&self) -> Option<EntryId> {
+        EntryId(self.following.load(Ordering::Acquire)).checked_prev()
+    }
+
+    /// Sets it, also to a lower one: the end of a closed ledger is exact.
+    pub(crate) fn set(&self, lac: Option<EntryId>) {
+        self.following.store(EntryId::following(lac).get(), Ordering::Release);
+        self.moved.notify_waiters();
+    }
+
+    /// Raises it, if `lac` is higher.
+    pub(crate) fn raise(&self, lac: Option<EntryId>) {
+        let following = EntryId::following(lac).get();
+        if self.following.fetch_max(following, Ordering::AcqRel) < following {
+            self.moved.notify_waiters();
+        }
+    }
+
+    /// Waits until it is beyond `known`. Cancel-safe.
+    pub(crate) async fn beyond(&self, known: Option<EntryId>) -> EntryId {
+        loop {
+            // Listens before it looks, so that no move falls in between.
+            let moved = self.moved.notified();
+            if let Some(lac) = self.get().filter(|lac| Some(*lac) > known) {
+                return lac;
+            }
+            moved.await;
+        }
+    }
+}
