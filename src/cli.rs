@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// Geo-replication for message brokers.
 #[derive(Parser)]
@@ -26,6 +26,8 @@ Examples:
   georepl demo --messages 1000000 --seed 7   more of them, faults at other points
   georepl demo --input app.log --no-faults   the lines of a file
   seq 1000 | georepl demo --input -          standard input
+  georepl demo --topics 4                    four topics at once
+  georepl demo --plant swapped               see the audit fail
   georepl demo --json > report.json          the report for programs
 
 Exit status: 0 when nothing is missing, repeated, out of order or unacknowledged; 1 when something
@@ -50,9 +52,23 @@ pub(crate) struct DemoArgs {
     /// Decides where in the traffic the faults fall
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,
+    /// Damage east's bookies before the audit, to see it fail
+    #[arg(long, value_name = "DAMAGE")]
+    pub(crate) plant: Option<Damage>,
     /// Print the report as one JSON object
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// What is done to one topic in every bookie of east.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Damage {
+    /// An entry is removed
+    Lost,
+    /// An entry is stored again in the place of the next
+    Doubled,
+    /// An entry and the next change places
+    Swapped,
 }
 
 /// Every message is kept in memory twice.

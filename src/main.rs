@@ -13,8 +13,10 @@ use crate::cli::{Cli, Command};
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    // A wrong command line ends here, with status 2.
-    let Cli { command: Command::Demo(args) } = Cli::parse();
+    let Cli { command: Command::Demo(args) } = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return refuse(&error),
+    };
     // Silent unless asked: the demo has its own words.
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("off"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
@@ -27,4 +29,20 @@ async fn main() -> ExitCode {
             ExitCode::from(error.exit_code())
         }
     }
+}
+
+/// What was asked for instead of a run, or one line on what is wrong with the command line.
+fn refuse(error: &clap::Error) -> ExitCode {
+    use clap::error::ErrorKind;
+    match error.kind() {
+        ErrorKind::DisplayHelp
+        | ErrorKind::DisplayVersion
+        | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => error.exit(),
+        _ => {}
+    }
+    let text = error.to_string();
+    let what = text.lines().next().unwrap_or_default();
+    let what = what.strip_prefix("error: ").unwrap_or(what);
+    let _ = writeln!(std::io::stderr(), "georepl: {what}; see georepl demo --help");
+    ExitCode::from(2)
 }

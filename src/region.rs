@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use georepl_cursor::{CloseError, ManagedLedger, ManagedLedgerConfig};
 use georepl_replicator::{EmbeddedTopic, EmbeddedTopicConfig, EmbeddedTopics};
 use georepl_storage::{
-    BookieId, ClientConfig, LedgerClient, LedgerId, MemoryBookieRegistry, MemoryBookies,
-    MemoryMetadataStore,
+    BookieId, ClientConfig, LedgerClient, MemoryBookieRegistry, MemoryBookies, MemoryMetadataStore,
+    MetadataStore,
 };
 use tokio::sync::Mutex;
 
@@ -84,17 +84,14 @@ impl Region {
         &self.client
     }
 
+    /// Where the records of the region's topics, cursors and ledgers are.
+    pub fn store(&self) -> Arc<dyn MetadataStore> {
+        Arc::<MemoryMetadataStore>::clone(&self.store)
+    }
+
     /// The settings.
     pub fn config(&self) -> &RegionConfig {
         &self.config
-    }
-
-    /// The ledgers of a topic, oldest first; none of a topic that was never asked for.
-    pub async fn ledgers(&self, topic: &str) -> Vec<LedgerId> {
-        let topics = self.topics.lock().await;
-        let stats = topics.get(topic).map(|topic| topic.ledger().internal_stats());
-        let ledgers = stats.map(|stats| stats.ledgers).unwrap_or_default();
-        ledgers.into_iter().map(|ledger| LedgerId(ledger.ledger_id)).collect()
     }
 
     /// Closes every topic: its appends are decided and its end is recorded. May be called again.

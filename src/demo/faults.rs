@@ -6,10 +6,11 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use georepl::cursor::Offset;
-use georepl::replicator::{Accounting, FaultCounts, Reason, ReleaseOrder, State};
+use georepl::replicator::{Accounting, Reason, ReleaseOrder, State};
 use serde::Serialize;
 
 use super::lane::Lane;
+use super::wire::{Refused, Repeat};
 
 /// What was done, and how it was survived.
 #[derive(Debug, Serialize)]
@@ -18,8 +19,7 @@ pub(crate) struct Survived {
     pub(crate) rewinds: u64,
     /// Without those that the watermark of the next session answered for.
     pub(crate) sent_again: u64,
-    /// Entries that turned out to be at the target already.
-    pub(crate) duplicates: u64,
+    pub(crate) refused: Refused,
 }
 
 /// Something did not happen in [`STALL`].
@@ -38,15 +38,17 @@ enum Fault {
     RefuseHead,
     LateReceipts,
     StopWhileWaiting,
+    RepeatSends,
     CutLinkAgain,
 }
 
 impl Fault {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 6] = [
         Self::CutLink,
         Self::RefuseHead,
         Self::LateReceipts,
         Self::StopWhileWaiting,
+        Self::RepeatSends,
         Self::CutLinkAgain,
     ];
 }
@@ -67,12 +69,13 @@ pub(crate) async fn run(lane: &Lane, seed: u64) -> Result<Vec<Survived>, Stalled
     until(lane, "the first acknowledgement", begun).await?;
     let mut survived = Vec::new();
     for (fault, traffic) in Fault::ALL.into_iter().zip(segments) {
-        let before = lane.replicator.accounting();
+        let before = (lane.replicator.accounting(), lane.wire.refused());
         let fault = inject(lane, fault, traffic).await?;
         let end = lane.west.ledger().end();
         let acknowledged = || lane.cursor.mark_delete_offset() >= end;
         until(lane, "what was published until the fault to be acknowledged", acknowledged).await?;
-        survived.push(Survived::new(fault, &before, &lane.replicator.accounting()));
+        let after = (lane.replicator.accounting(), lane.wire.refused());
+        survived.push(Survived::new(fault, before, after));
         lane.tell(survived.last().expect("it was just pushed"));
     }
     Ok(survived)
@@ -81,33 +84,30 @@ pub(crate) async fn run(lane: &Lane, seed: u64) -> Result<Vec<Survived>, Stalled
 async fn inject(lane: &Lane, fault: Fault, traffic: Range<u64>) -> Result<String, Stalled> {
     let through = traffic.end;
     match fault {
-        Fault::CutLink => cut_link(lane, through, 0).await,
-        Fault::CutLinkAgain => cut_link(lane, through, 1).await,
+        Fault::CutLink => cut_link(lane, through).await,
         Fault::RefuseHead => refuse_head(lane, through).await,
         Fault::LateReceipts => late_receipts(lane, traffic).await,
         Fault::StopWhileWaiting => stop_while_waiting(lane, traffic).await,
+        Fault::RepeatSends => repeat_sends(lane, through).await,
+        Fault::CutLinkAgain => cut_link_again(lane, through).await,
     }
 }
 
+async fn cut_link(lane: &Lane, through: u64) -> Result<String, Stalled> {
+    let lost = cut(lane, through).await?;
+    Ok(format!("cut the link with {lost} receipts in flight"))
+}
+
 /// Receipts are held back first, so that some are certainly lost with the link.
-async fn cut_link(lane: &Lane, through: u64, failing: u32) -> Result<String, Stalled> {
+async fn cut(lane: &Lane, through: u64) -> Result<u64, Stalled> {
     let before = lane.faults.counts();
     lane.faults.hold_receipts();
     lane.let_through(through);
-    let held = |counts: &FaultCounts| counts.receipts_held > before.receipts_held;
-    within(lane, "receipts in flight", lane.faults.until(held)).await?;
-    lane.faults.fail_opens(failing);
+    let held = lane.faults.until(|counts| counts.receipts_held > before.receipts_held);
+    within(lane, "receipts in flight", held).await?;
     lane.faults.cut_link();
     lane.faults.release_receipts(ReleaseOrder::Given);
-    let opens = before.opens_failed + u64::from(failing);
-    let reopened = lane.faults.until(|counts| counts.opens_failed >= opens);
-    let counts = within(lane, "the attempts to connect that fail", reopened).await?;
-    let lost = counts.receipts_lost - before.receipts_lost;
-    let again = match failing {
-        0 => String::new(),
-        failing => format!(" and failed {failing} attempt to reconnect"),
-    };
-    Ok(format!("cut the link with {lost} receipts in flight{again}"))
+    Ok(lane.faults.counts().receipts_lost - before.receipts_lost)
 }
 
 /// The window is empty first, so that what is sent next is its head.
@@ -150,6 +150,33 @@ async fn stop_while_waiting(lane: &Lane, traffic: Range<u64>) -> Result<String, 
     Ok("stopped the replicator while a read was waiting, and started it again".to_owned())
 }
 
+/// The network delivers a batch twice.
+async fn repeat_sends(lane: &Lane, through: u64) -> Result<String, Stalled> {
+    let before = lane.wire.refused().duplicates;
+    lane.wire.repeat_next(Repeat::AtOnce);
+    lane.let_through(through);
+    let refused = lane.wire.until(|refused| refused.duplicates > before);
+    within(lane, "duplicates that east refuses", refused).await?;
+    Ok("delivered a batch of sends twice".to_owned())
+}
+
+/// The window is empty first, so that something is sent before the link is cut.
+async fn cut_link_again(lane: &Lane, through: u64) -> Result<String, Stalled> {
+    drained(lane).await?;
+    let (opens, late) = (lane.faults.counts().opens_failed, lane.wire.refused().late);
+    lane.wire.repeat_next(Repeat::InNextSession);
+    lane.faults.fail_opens(1);
+    let lost = cut(lane, through).await?;
+    let reopened = lane.faults.until(|counts| counts.opens_failed > opens);
+    within(lane, "the attempt to connect that fails", reopened).await?;
+    let refused = lane.wire.until(|refused| refused.late > late);
+    within(lane, "late sends that east refuses", refused).await?;
+    Ok(format!(
+        "cut the link with {lost} receipts in flight, failed the first attempt to reconnect, \
+         and delivered sends of the old session after the new one had opened"
+    ))
+}
+
 /// Everything that may be published by now is published and acknowledged.
 pub(crate) async fn drained(lane: &Lane) -> Result<(), Stalled> {
     let allowed = lane.allowed();
@@ -158,23 +185,27 @@ pub(crate) async fn drained(lane: &Lane) -> Result<(), Stalled> {
 }
 
 impl Survived {
-    fn new(fault: String, before: &Accounting, after: &Accounting) -> Self {
+    fn new(fault: String, before: (Accounting, Refused), after: (Accounting, Refused)) -> Self {
         Self {
             fault,
-            rewinds: after.rewinds - before.rewinds,
-            sent_again: after.sent_again - before.sent_again,
-            duplicates: after.duplicate - before.duplicate,
+            rewinds: after.0.rewinds - before.0.rewinds,
+            sent_again: after.0.sent_again - before.0.sent_again,
+            refused: Refused {
+                duplicates: after.1.duplicates - before.1.duplicates,
+                late: after.1.late - before.1.late,
+            },
         }
     }
 }
 
 impl std::fmt::Display for Survived {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { fault, rewinds, sent_again, duplicates } = self;
+        let Self { fault, rewinds, sent_again, refused } = self;
+        let Refused { duplicates, late } = refused;
         write!(
             f,
             "{fault}; survived: rewinds {rewinds}, entries sent again {sent_again}, \
-             found to be there already {duplicates}"
+             refused by east {duplicates} duplicates and {late} late sends"
         )
     }
 }

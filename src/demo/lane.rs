@@ -1,7 +1,7 @@
 //! One topic on its way from west to east: publisher, replicator, link with faults.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use georepl::Region;
@@ -16,6 +16,7 @@ use tokio::sync::watch;
 use super::faults::{self, Stalled, Survived};
 use super::input::Input;
 use super::progress::Progress;
+use super::wire::{Refused, Tap, Wire};
 
 /// A topic, and everything that moves it.
 pub(crate) struct Lane {
@@ -25,6 +26,7 @@ pub(crate) struct Lane {
     pub(crate) east: EmbeddedTopic,
     pub(crate) cursor: Arc<ManagedCursor>,
     pub(crate) faults: RemoteFaults,
+    pub(crate) wire: Tap,
     pub(crate) replicator: Replicator,
     progress: Progress,
     /// How many messages may be published by now.
@@ -36,6 +38,9 @@ pub(crate) struct Lane {
 pub(crate) struct Outcome {
     pub(crate) survived: Vec<Survived>,
     pub(crate) accounting: Accounting,
+    pub(crate) refused: Refused,
+    /// From the first message let through to the last acknowledged.
+    pub(crate) elapsed: Duration,
 }
 
 /// Whether faults are injected, and where.
@@ -71,20 +76,22 @@ impl Lane {
         let remote = east.topic(&topic).await.map_err(LaneError::Topic)?;
         let name = format!("pulsar.repl.{}", east.name());
         let cursor = ManagedCursor::open(local.ledger(), &name, StartAt::Earliest).await?;
-        let faults = RemoteFaults::new();
+        let (faults, wire) = (RemoteFaults::new(), Tap::default());
         let region: Arc<dyn EmbeddedTopics> = east.clone();
-        let link = Arc::new(FaultyRemote::new(EmbeddedRemote::new(region), faults.clone()));
+        let far_end = Wire::new(EmbeddedRemote::new(region), wire.clone());
+        let link = Arc::new(FaultyRemote::new(far_end, faults.clone()));
         let config =
             ReplicatorConfig::new(west.name().clone(), east.name().clone(), topic.as_str());
         let replicator = Replicator::new(config, Arc::clone(&cursor), link).await?;
         let gate = watch::Sender::new(0);
         let (west, east) = (local, remote);
-        Ok(Self { topic, messages, west, east, cursor, faults, replicator, progress, gate })
+        Ok(Self { topic, messages, west, east, cursor, faults, wire, replicator, progress, gate })
     }
 
     /// Publishes everything and waits until it is acknowledged.
     pub(crate) async fn run(&self, input: &Input, weather: Weather) -> Result<Outcome, LaneError> {
         self.replicator.start();
+        let begun = Instant::now();
         let script = async {
             let survived = match weather {
                 Weather::Fair => Vec::new(),
@@ -96,9 +103,10 @@ impl Lane {
         };
         let publish = async { self.publish(input).await.map_err(LaneError::from) };
         let ((), survived) = tokio::try_join!(publish, script)?;
-        let accounting = self.replicator.accounting();
+        let elapsed = begun.elapsed();
+        let (accounting, refused) = (self.replicator.accounting(), self.wire.refused());
         self.replicator.shutdown(SHUTDOWN).await;
-        Ok(Outcome { survived, accounting })
+        Ok(Outcome { survived, accounting, refused, elapsed })
     }
 
     /// Publishes in batches, and pauses where the gate is closed.

@@ -1,24 +1,25 @@
 //! The outcome, for people and programs.
 
+use std::fmt;
 use std::io::{self, Write};
 use std::time::Duration;
 
 use comfy_table::Table;
+use comfy_table::presets::ASCII_BORDERS_ONLY_CONDENSED;
 use serde::Serialize;
 
 use super::Verdict;
 use super::audit::Audit;
 use super::faults::Survived;
 use super::lane::Outcome;
+use super::wire::Refused;
 
 /// The outcome of a demo.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     pub(crate) verdict: Verdict,
-    /// From the first message published to the last acknowledged.
-    pub(crate) seconds: f64,
-    pub(crate) entries_per_second: f64,
-    pub(crate) bytes_per_second: f64,
+    /// Of all topics together.
+    pub(crate) throughput: Throughput,
     pub(crate) topics: Vec<TopicReport>,
 }
 
@@ -27,33 +28,51 @@ pub(crate) struct Report {
 pub(crate) struct TopicReport {
     pub(crate) topic: String,
     pub(crate) audit: Audit,
+    pub(crate) throughput: Throughput,
+    /// By east, on its wire.
+    pub(crate) refused: Refused,
+    /// By the replicator, its start included.
     pub(crate) rewinds: u64,
+    /// By the replicator.
     pub(crate) sent_again: u64,
-    pub(crate) duplicates: u64,
-    pub(crate) ack_holes: u64,
     pub(crate) faults: Vec<Survived>,
 }
 
+/// What was replicated, over the time it took.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub(crate) struct Throughput {
+    /// From the first message published to the last acknowledged.
+    pub(crate) seconds: f64,
+    pub(crate) entries_per_second: f64,
+    /// Of payload.
+    pub(crate) bytes_per_second: f64,
+}
+
+impl Throughput {
+    fn new<'a>(audits: impl Iterator<Item = &'a Audit>, elapsed: Duration) -> Self {
+        let seconds = elapsed.as_secs_f64();
+        let (entries, bytes) =
+            audits.fold((0, 0), |sum, audit| (sum.0 + audit.entries, sum.1 + audit.bytes));
+        let [entries_per_second, bytes_per_second] = [entries, bytes].map(|n| n as f64 / seconds);
+        Self { seconds, entries_per_second, bytes_per_second }
+    }
+}
+
 impl TopicReport {
-    pub(crate) fn new(topic: String, outcome: Outcome, audit: Audit, ack_holes: u64) -> Self {
-        let Outcome { survived: faults, accounting } = outcome;
+    pub(crate) fn new(topic: String, outcome: Outcome, audit: Audit) -> Self {
+        let Outcome { survived: faults, accounting, refused, elapsed } = outcome;
         let (rewinds, sent_again) = (accounting.rewinds, accounting.sent_again);
-        let duplicates = accounting.duplicate;
-        Self { topic, audit, rewinds, sent_again, duplicates, ack_holes, faults }
+        let throughput = Throughput::new(std::iter::once(&audit), elapsed);
+        Self { topic, audit, throughput, refused, rewinds, sent_again, faults }
     }
 }
 
 impl Report {
     pub(crate) fn new(elapsed: Duration, topics: Vec<TopicReport>) -> Self {
-        let passed = topics.iter().all(|topic| topic.audit.passed() && topic.ack_holes == 0);
+        let passed = topics.iter().all(|topic| topic.audit.passed());
         let verdict = if passed { Verdict::Passed } else { Verdict::Failed };
-        let seconds = elapsed.as_secs_f64();
-        let per_second = |of: fn(&Audit) -> u64| {
-            topics.iter().map(|topic| of(&topic.audit)).sum::<u64>() as f64 / seconds
-        };
-        let entries_per_second = per_second(|audit| audit.entries);
-        let bytes_per_second = per_second(|audit| audit.bytes);
-        Self { verdict, seconds, entries_per_second, bytes_per_second, topics }
+        let throughput = Throughput::new(topics.iter().map(|topic| &topic.audit), elapsed);
+        Self { verdict, throughput, topics }
     }
 
     /// One JSON object.
@@ -70,8 +89,9 @@ impl Report {
                 writeln!(out, "  {finding}")?;
             }
         }
-        let (entries, mib) = (self.entries_per_second, self.bytes_per_second / f64::from(1 << 20));
-        writeln!(out, "{entries:.0} entries/s, {mib:.1} MiB/s for {:.1} s", self.seconds)?;
+        if self.topics.len() > 1 {
+            writeln!(out, "all topics together: {}", self.throughput)?;
+        }
         match self.verdict {
             Verdict::Passed => writeln!(
                 out,
@@ -83,30 +103,47 @@ impl Report {
 }
 
 impl TopicReport {
+    /// Each figure with where it comes from.
     fn table(&self) -> Table {
-        let audit = &self.audit;
+        let (audit, refused) = (&self.audit, &self.refused);
         let mut table = Table::new();
-        table.set_header(["", "value"]);
-        for (name, value) in [
-            ("entries", audit.entries),
-            ("payload bytes", audit.bytes),
-            ("missing", audit.missing),
-            ("repeated", audit.repeated),
-            ("out of order", audit.out_of_order),
-            ("unreadable", audit.unreadable),
-            ("foreign", audit.foreign),
-            ("backlog", audit.backlog),
-            ("ack holes", self.ack_holes),
-            ("duplicates refused by east", self.duplicates),
-            ("rewinds", self.rewinds),
-            ("entries sent again", self.sent_again),
-            ("lag p50, ms", audit.lag_p50_ms),
-            ("lag p99, ms", audit.lag_p99_ms),
+        table.load_style(ASCII_BORDERS_ONLY_CONDENSED);
+        table.set_header(["", "value", "source"]);
+        for (name, value, source) in [
+            ("entries", audit.entries, BOOKIES),
+            ("payload bytes", audit.bytes, BOOKIES),
+            ("missing", audit.missing, BOOKIES),
+            ("repeated", audit.repeated, BOOKIES),
+            ("out of order", audit.out_of_order, BOOKIES),
+            ("unreadable", audit.unreadable, BOOKIES),
+            ("foreign", audit.foreign, BOOKIES),
+            ("backlog", audit.backlog, BOOKIES_AND_CURSOR),
+            ("ack holes", audit.ack_holes, BOOKIES_AND_CURSOR),
+            ("lag p50, ms", audit.lag_p50_ms, BOOKIES),
+            ("lag p99, ms", audit.lag_p99_ms, BOOKIES),
+            ("duplicates refused by east", refused.duplicates, WIRE),
+            ("late sends refused by east", refused.late, WIRE),
+            ("rewinds", self.rewinds, REPLICATOR),
+            ("entries sent again", self.sent_again, REPLICATOR),
         ] {
-            table.add_row([name.to_owned(), value.to_string()]);
+            table.add_row([name, &value.to_string(), source]);
         }
-        table.add_row(["SHA-256 in west", audit.source_sha256.as_str()]);
-        table.add_row(["SHA-256 in east", audit.target_sha256.as_str()]);
+        table.add_row(["throughput", &self.throughput.to_string(), "bookies, clock"]);
+        table.add_row(["SHA-256 in west", &audit.source_sha256, BOOKIES]);
+        table.add_row(["SHA-256 in east", &audit.target_sha256, BOOKIES]);
         table
     }
 }
+
+impl fmt::Display for Throughput {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (entries, seconds) = (self.entries_per_second, self.seconds);
+        let mib = self.bytes_per_second / f64::from(1 << 20);
+        write!(f, "{entries:.0} entries/s, {mib:.1} MiB/s for {seconds:.2} s")
+    }
+}
+
+const BOOKIES: &str = "bookies";
+const BOOKIES_AND_CURSOR: &str = "bookies, cursor";
+const WIRE: &str = "wire to east";
+const REPLICATOR: &str = "replicator";

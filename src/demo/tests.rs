@@ -20,12 +20,22 @@ async fn every_fault_is_survived() {
     let report = report(&["--messages", "5000"]).await.unwrap();
     assert_eq!(report.verdict, Verdict::Passed);
     let [topic] = &report.topics[..] else { panic!("one topic was asked for") };
-    assert_eq!((topic.audit.entries, topic.faults.len()), (5_000, 5));
-    let [cut, refused, late, stopped, cut_again] = &topic.faults[..] else { unreachable!() };
+    assert_eq!((topic.audit.entries, topic.faults.len()), (5_000, 6));
+    let [cut, refused, late, stopped, repeated, cut_again] = &topic.faults[..] else {
+        unreachable!()
+    };
     for rewound in [cut, refused, stopped, cut_again] {
         assert!(rewound.rewinds >= 1, "{rewound}");
     }
-    assert_eq!((late.rewinds, late.sent_again), (0, 0), "{late}");
+    for quiet in [late, repeated] {
+        assert_eq!((quiet.rewinds, quiet.sent_again), (0, 0), "{quiet}");
+    }
+    let refused = topic.refused;
+    assert!(refused.duplicates >= 1 && refused.late >= 1, "{refused:?}");
+    assert_eq!(
+        (refused.duplicates, refused.late),
+        (repeated.refused.duplicates, cut_again.refused.late)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -33,7 +43,7 @@ async fn topics_share_the_messages_and_have_faults_of_their_own() {
     let report = report(&["--messages", "1001", "--topics", "2"]).await.unwrap();
     assert_eq!(report.verdict, Verdict::Passed);
     let topics = report.topics.iter().map(|topic| (topic.audit.entries, topic.faults.len()));
-    assert_eq!(topics.collect::<Vec<_>>(), [(501, 5), (500, 5)]);
+    assert_eq!(topics.collect::<Vec<_>>(), [(501, 6), (500, 6)]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -48,9 +58,9 @@ async fn fair_weather_sends_nothing_again() {
 
 #[tokio::test]
 async fn too_few_messages_for_the_faults_are_refused_as_usage() {
-    let error = report(&["--messages", "59"]).await.unwrap_err();
+    let error = report(&["--messages", "69"]).await.unwrap_err();
     assert_eq!(error.exit_code(), 2);
-    assert!(error.to_string().contains("--messages 60"), "{error}");
+    assert!(error.to_string().contains("--messages 70"), "{error}");
 }
 
 #[tokio::test]

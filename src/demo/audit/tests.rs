@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use georepl::RegionConfig;
 use georepl::cursor::ManagedLedgerConfig;
 use georepl::replicator::EmbeddedTopics;
 use georepl::replicator::message::{MessageMetadata, compose};
-use georepl::storage::Entry;
 
 use super::*;
+use crate::cli::Damage;
+use crate::demo::plant::plant;
 
 const TOPIC: &str = "persistent://public/default/orders";
 const MESSAGES: u64 = 10;
@@ -33,6 +33,11 @@ async fn region(name: &str) -> Region {
     region
 }
 
+async fn ledgers(region: &Region) -> Vec<LedgerId> {
+    let listed = listed_ledgers(region, TOPIC).await.unwrap();
+    listed.into_iter().map(|listed| listed.ledger).collect()
+}
+
 struct Regions {
     west: Region,
     east: Region,
@@ -43,12 +48,12 @@ struct Regions {
 impl Regions {
     async fn new() -> Arc<Self> {
         let (west, east) = (region("west").await, region("east").await);
-        let ledger = east.ledgers(TOPIC).await[1];
+        let ledger = ledgers(&east).await[1];
         Arc::new(Self { west, east, ledger })
     }
 
     async fn audit(&self) -> Audit {
-        let ledgers = self.west.ledgers(TOPIC).await;
+        let ledgers = ledgers(&self.west).await;
         let last = Position::new(ledgers[2], EntryId(1));
         self.audit_with(MESSAGES, Some(last)).await
     }
@@ -57,25 +62,8 @@ impl Regions {
         Audit::run(&self.west, &self.east, TOPIC, published, mark_delete).await.unwrap()
     }
 
-    fn payload(&self, entry: u64) -> Bytes {
-        let bookies = self.east.bookies();
-        let mut copies = bookies.ids().flat_map(|bookie| bookies.entries(&bookie, self.ledger));
-        copies.find(|copy| copy.entry() == EntryId(entry)).unwrap().into_payload()
-    }
-
-    /// Puts another payload into every copy of an entry, well sealed.
-    fn replace(&self, entry: u64, payload: &Bytes) {
-        let bookies = self.east.bookies();
-        let mut copies = 0;
-        for bookie in bookies.ids() {
-            let found = bookies.entries(&bookie, self.ledger);
-            if let Some(old) = found.into_iter().find(|copy| copy.entry() == EntryId(entry)) {
-                let new =
-                    Entry::seal(self.ledger, old.entry(), old.lac(), old.length(), payload.clone());
-                copies += usize::from(bookies.replace_entry(&bookie, self.ledger, new).is_some());
-            }
-        }
-        assert_eq!(copies, 3);
+    fn plant(&self, entry: u64, damage: Damage) {
+        plant(self.east.bookies(), self.at(entry), damage);
     }
 
     fn at(&self, entry: u64) -> Position {
@@ -99,11 +87,9 @@ async fn equal_regions_pass() {
 #[tokio::test]
 async fn lost_entry_is_named() {
     let regions = Regions::new().await;
-    let bookies = regions.east.bookies();
-    let lose = |bookie| bookies.remove_entry(&bookie, regions.ledger, EntryId(2)).is_some();
-    assert_eq!(bookies.ids().filter(|bookie| lose(bookie.clone())).count(), 3);
+    regions.plant(2, Damage::Lost);
     let audit = regions.audit().await;
-    assert_eq!((audit.unreadable, audit.missing, audit.repeated), (1, 1, 0));
+    assert_eq!((audit.unreadable, audit.missing, audit.repeated, audit.ack_holes), (1, 1, 0, 1));
     assert_named(&audit, &format!("{} of east is unreadable", regions.at(2)));
     assert_named(&audit, "is missing in east");
 }
@@ -111,7 +97,7 @@ async fn lost_entry_is_named() {
 #[tokio::test]
 async fn doubled_entry_is_named() {
     let regions = Regions::new().await;
-    regions.replace(2, &regions.payload(1));
+    regions.plant(1, Damage::Doubled);
     let audit = regions.audit().await;
     assert_eq!((audit.repeated, audit.missing, audit.unreadable), (1, 1, 0));
     let (first, second) = (regions.at(1), regions.at(2));
@@ -121,9 +107,7 @@ async fn doubled_entry_is_named() {
 #[tokio::test]
 async fn swapped_pair_is_named() {
     let regions = Regions::new().await;
-    let (first, second) = (regions.payload(1), regions.payload(2));
-    regions.replace(1, &second);
-    regions.replace(2, &first);
+    regions.plant(1, Damage::Swapped);
     let audit = regions.audit().await;
     assert_eq!((audit.out_of_order, audit.missing, audit.repeated), (1, 0, 0));
     assert_named(&audit, &format!("is out of order in east, at {}", regions.at(2)));
@@ -132,11 +116,15 @@ async fn swapped_pair_is_named() {
 #[tokio::test]
 async fn unacknowledged_entries_are_counted() {
     let regions = Regions::new().await;
-    let mark_delete = Position::new(regions.west.ledgers(TOPIC).await[0], EntryId(3));
+    let mark_delete = Position::new(ledgers(&regions.west).await[0], EntryId(3));
     let audit = regions.audit_with(MESSAGES, Some(mark_delete)).await;
     assert_eq!(audit.backlog, 6);
     assert_named(&audit, &format!("unacknowledged: mark-delete is {mark_delete}"));
     assert_eq!(regions.audit_with(MESSAGES, None).await.backlog, MESSAGES);
+    // What is missing and not acknowledged is no hole: it will still be sent.
+    regions.plant(2, Damage::Lost);
+    let audit = regions.audit_with(MESSAGES, Some(mark_delete)).await;
+    assert_eq!((audit.missing, audit.ack_holes), (1, 0));
 }
 
 #[tokio::test]
