@@ -196,20 +196,24 @@ impl<E> Window<E> {
         self.slots.iter().find(sent).map(|slot| slot.position)
     }
 
-    /// The first entry that could be sent.
+    /// What [`Window::next_ready`] would name.
     pub fn first_ready(&self) -> Option<Position> {
-        let ready = |slot: &&Slot<E>| matches!(slot.status, Status::Ready(_));
-        self.slots.iter().skip(self.next).find(ready).map(|slot| slot.position)
+        let slot = self.first_unsent()?;
+        matches!(slot.status, Status::Ready(_)).then_some(slot.position)
     }
 
     /// The entry at which sending stops because it is not readable, if it has come to that.
     pub(crate) fn first_unreadable(&self) -> Option<(Position, &Arc<str>)> {
-        let settled = |slot: &&Slot<E>| matches!(slot.status, Status::Settled(_));
-        match self.slots.iter().skip(self.next).find(|slot| !settled(slot)) {
-            Some(Slot { position, status: Status::Unreadable(message), .. }) => {
+        match self.first_unsent()? {
+            Slot { position, status: Status::Unreadable(message), .. } => {
                 Some((*position, message))
             }
             _ => None,
         }
+    }
+
+    fn first_unsent(&self) -> Option<&Slot<E>> {
+        let settled = |slot: &&Slot<E>| matches!(slot.status, Status::Settled(_));
+        self.slots.iter().skip(self.next).find(|slot| !settled(slot))
     }
 }

@@ -1,7 +1,7 @@
 //! Faults that happened to others, each as a short script, and then run to the end without faults.
 
 use crate::explore::World as _;
-use crate::world::{Action, Bounds, Fault, World};
+use crate::world::{Action, Bounds, Fault, Rules, World};
 use Action::{
     Answer, Append, Arrive, EmptyRead, HangRead, LinkLost, Read, ReadError, Refuse, Retry, Start,
     Stop, TakeCompletion, Timeout,
@@ -16,7 +16,9 @@ const BOUNDS: Bounds = Bounds {
     faults: 2,
     stops: 1,
     filtered: [0, 0],
+    unreadable: 0,
     slow_appends: false,
+    rules: Rules::All,
     kinds: &[
         Fault::Refuse,
         Fault::LinkLost,

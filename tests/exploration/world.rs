@@ -5,22 +5,23 @@
 //! network and the remote's log. The network may keep sends of older sessions and let them land
 //! late; answers arrive in any order.
 
+mod ports;
+mod rules;
+
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
-use georepl_cursor::{
-    Generation, MarkDeleteRefused, Offset, Output as CursorOutput, Position, ReadId, ReadLimits,
-    ReadOutcome, ReadRefused, ReadStart, Rewound,
-};
+use georepl_cursor::{Generation, Offset, Position, ReadId, ReadOutcome};
 use georepl_replicator::target::{Answered, Opening, Target, Verdict};
 use georepl_replicator::{
-    Backoff, Content, CursorPort, Delivered, Held, Incarnation, Input, Limits, Outgoing,
-    PassReason, Reason, Receipt, Refusal, RemotePort, SessionId, State, Stop, StopReason, Wake,
-    Watermark, run,
+    Backoff, Content, Delivered, Held, Incarnation, Input, Limits, PassReason, Reason, Receipt,
+    Refusal, SessionId, State, Stop, Watermark, run,
 };
 use georepl_storage::{EntryId, LedgerId, Time};
 
 use crate::explore;
+use ports::{NetworkSide, SourceSide};
+pub use rules::{Rules, mark};
 
 type Cursor = georepl_cursor::Machine<u8>;
 type Replicator = georepl_replicator::Machine<u8>;
@@ -45,10 +46,13 @@ pub struct Bounds {
     pub stops: u8,
     /// Entries (bits) that the filter passes over, before and after its decision changes.
     pub filtered: [u8; 2],
+    /// Entries (bits) that cannot be understood until an operator has mended them.
+    pub unreadable: u8,
     /// Whether appends at the remote take time.
     pub slow_appends: bool,
     /// Which faults may happen.
     pub kinds: &'static [Fault],
+    pub rules: Rules,
 }
 
 /// What can go wrong.
@@ -93,6 +97,8 @@ pub enum Action {
     TakeCompletion,
     /// The filter decides otherwise from now on.
     ChangeFilter,
+    /// An operator mends what could not be understood, and stops the replicator to start it anew.
+    Mend,
     /// The opening or send in the network arrives at the remote.
     Arrive(usize),
     /// It arrives and the remote refuses it.
@@ -153,10 +159,14 @@ pub struct World {
     in_progress: VecDeque<(SessionId, u8)>,
     log: Vec<u8>,
     filter: usize,
+    unreadable: u8,
     faults: u8,
     stops: u8,
-    /// Entries that the last decision on them passed over.
+    /// Entries that the decision on them passed over: the last one, or for those that a session
+    /// found behind the remote's watermark, the one before it.
     passed: u8,
+    /// Entries before this one are behind the watermark that the last session opened with.
+    decided: u8,
     mark_delete: Offset,
     /// Failures that no rewind has answered yet: one burst, one rewind.
     failed: bool,
@@ -170,18 +180,6 @@ struct Effects {
     sends: u8,
     rewinds: u8,
     broken: Option<String>,
-}
-
-/// Which kinds of situation an exploration has to have seen.
-pub mod mark {
-    pub const DRAINED: u32 = 1;
-    pub const REFUSED: u32 = 1 << 1;
-    pub const STOPPED: u32 = 1 << 2;
-    pub const STALE_READ: u32 = 1 << 3;
-    pub const LATE_SEND: u32 = 1 << 4;
-    pub const WAITING: u32 = 1 << 5;
-    pub const STALE_COMPLETION: u32 = 1 << 6;
-    pub const READ_FAILED: u32 = 1 << 7;
 }
 
 pub fn position(entry: u8) -> Position {
@@ -223,9 +221,11 @@ impl World {
             in_progress: VecDeque::new(),
             log: Vec::new(),
             filter: 0,
+            unreadable: bounds.unreadable,
             faults: bounds.faults,
             stops: bounds.stops,
             passed: 0,
+            decided: 0,
             mark_delete: Offset::ZERO,
             failed: false,
             effects: Effects::default(),
@@ -273,11 +273,18 @@ impl World {
 
     fn decide(&mut self, entry: u8) -> Delivered<u8> {
         let passes = self.bounds.filtered[self.filter] >> entry & 1 == 1;
-        // Only the decision that was made last excuses an entry from being published.
-        self.passed = self.passed & !(1 << entry) | u8::from(passes) << entry;
-        let content = match passes {
-            true => Content::Pass(PassReason::NotForThisRemote),
-            false => Content::Send(entry),
+        let readable = self.unreadable >> entry & 1 == 0;
+        // Only the decision that was made last excuses an entry from being published, unless a
+        // later entry had been stored when the session opened: then it stays passed over.
+        if entry >= self.decided {
+            self.passed = self.passed & !(1 << entry) | u8::from(passes && readable) << entry;
+        }
+        let content = if !readable {
+            Content::Unreadable("damaged".into())
+        } else if passes {
+            Content::Pass(PassReason::NotForThisRemote)
+        } else {
+            Content::Send(entry)
         };
         Delivered { position: position(entry), bytes: 1, content }
     }
@@ -388,6 +395,7 @@ impl World {
             if keep { self.answers[index].clone() } else { self.answers.remove(index) };
         match answer {
             Answer::Opened(held) => {
+                self.decided = held.map_or(0, |held| held.entry.get() as u8 + 1);
                 self.input(Input::Opened { session, held: Held::Through(held) })
             }
             Answer::Receipt(receipt) => {
@@ -487,129 +495,9 @@ impl World {
         self.now = Time::ZERO;
     }
 
-    fn check(&mut self, rewinding_before: bool) -> Result<(), String> {
-        let effects = std::mem::take(&mut self.effects);
-        if let Some(broken) = effects.broken {
-            return Err(broken);
-        }
-        let backlog = self.cursor.backlog();
-        let why = self.replicator.why(self.now, backlog);
-        let rewinding = self.is_rewinding();
-        self.check_acknowledged()?;
-        self.check_window(rewinding)?;
-        if rewinding_before && rewinding && (effects.reads > 0 || effects.sends > 0) {
-            return Err("S13: something was read or sent while a rewind was awaited".into());
-        }
-        if effects.rewinds > 0 {
-            if effects.rewinds > 1 || !std::mem::take(&mut self.failed) {
-                return Err("S13: two rewinds for one burst of failures".into());
-            }
-            if self.target.open_session() != self.replicator.session() {
-                return Err("S13: rewound before the old session's sends were settled".into());
-            }
-        }
-        if self.replicator.wake_at().is_some_and(|at| at <= self.now) {
-            return Err("L8: a timer that has struck is still armed".into());
-        }
-        if !self.replicator.accounting().balances() {
-            return Err(format!("accounting: {:?}", self.replicator.accounting()));
-        }
-        if self.replicator.state() == State::Stopped {
-            let wants = self.replicator.wake_at().is_some() || self.replicator.session().is_some();
-            if wants || self.cursor.waiting_read().is_some() {
-                return Err("S16: a stopped replicator wants something".into());
-            }
-        } else if why.reason == Reason::Unexplained || why.wake == Wake::Nothing {
-            return Err(format!("L2: no reason or no wake-up: {why:?}"));
-        }
-        let open = self.replicator.connected() && !self.is_rewinding();
-        let waits_for_nothing = self.replicator.outstanding_reads().next().is_none()
-            && self.replicator.window().is_some_and(|window| window.unanswered() == 0);
-        if open && waits_for_nothing && self.retry_is_next() == Some(false) {
-            return Err("L8: a timeout runs although nothing is awaited".into());
-        }
-        if explore::World::is_goal(self) && self.replicator.wake_at().is_some() {
-            return Err("L8: a timer runs although nothing is under way".into());
-        }
-        if self.is_quiet() && self.replicator.state() != State::Stopped {
-            self.check_quiet(&why.reason, backlog)?;
-        }
-        Ok(())
-    }
-
-    fn check_acknowledged(&mut self) -> Result<(), String> {
-        let mark_delete = self.cursor.mark_delete_offset();
-        if mark_delete < self.mark_delete {
-            return Err("S22: mark-delete moved back".into());
-        }
-        self.mark_delete = mark_delete;
-        for entry in 0..self.mark_delete() {
-            if !self.log.contains(&entry) && self.passed >> entry & 1 == 0 {
-                return Err(format!(
-                    "S1: {entry} is acknowledged, but not published and without a reason"
-                ));
-            }
-        }
-        Ok(())
-    }
-
-    /// S2, S3, S4, S9, S10.
-    fn check_window(&self, rewinding: bool) -> Result<(), String> {
-        let Some(window) = self.replicator.window() else {
-            return Ok(());
-        };
-        if window.len() > self.bounds.window as usize {
-            return Err(format!(
-                "S9: {} entries in a window of {}",
-                window.len(),
-                self.bounds.window
-            ));
-        }
-        if rewinding || self.replicator.state() != State::Started {
-            return Ok(());
-        }
-        let counts = |id: &ReadId| self.replicator.outstanding_reads().any(|read| read == *id);
-        let delivered: u64 = self
-            .mailbox
-            .iter()
-            .filter(|(id, _)| counts(id))
-            .map(|(_, outcome)| match outcome {
-                ReadOutcome::Entries(entries) => entries.len() as u64,
-                _ => 0,
-            })
-            .sum();
-        let covered = window.head() == self.cursor.mark_delete_offset()
-            && window.tail().plus(delivered) == self.cursor.read_position();
-        if !covered {
-            return Err(format!(
-                "S2: hole: mark-delete {}, window {}..{}, {delivered} delivered, read position {}",
-                self.cursor.mark_delete_offset(),
-                window.head(),
-                window.tail(),
-                self.cursor.read_position()
-            ));
-        }
-        let believed = self.replicator.outstanding_reads().count();
-        let real = self
-            .replicator
-            .outstanding_reads()
-            .filter(|id| {
-                self.open_reads.contains(id) || self.mailbox.iter().any(|(of, _)| of == id)
-            })
-            .count();
-        if believed != real {
-            return Err("S4: the replicator waits for a read that nobody will complete".into());
-        }
-        Ok(())
-    }
-
-    fn check_quiet(&self, reason: &Reason, backlog: u64) -> Result<(), String> {
-        let moves = self.replicator.wake_at().is_some() || self.cursor.reads_in_flight() > 0;
-        if backlog > 0 && !moves {
-            let what = "entries behind, and nothing will move them";
-            return Err(format!("L2: {backlog} {what}: {reason:?}"));
-        }
-        Ok(())
+    fn awaits_operator(&self) -> bool {
+        let why = self.replicator.why(self.now, self.cursor.backlog());
+        self.is_quiet() && matches!(why.reason, Reason::Unreadable { .. })
     }
 
     fn is_rewinding(&self) -> bool {
@@ -636,6 +524,7 @@ impl explore::World for World {
             self.filter == 0 && self.bounds.filtered[0] != self.bounds.filtered[1],
             Action::ChangeFilter,
         );
+        on(self.awaits_operator(), Action::Mend);
         for (index, fetch) in self.storage.iter().enumerate() {
             on(true, Action::Read(index));
             let several = fetch.to.since(fetch.id.from) > 1;
@@ -673,6 +562,7 @@ impl explore::World for World {
     fn is_free(&self, action: Action) -> bool {
         match action {
             Action::Start
+            | Action::Mend
             | Action::TakeCompletion
             | Action::Arrive(_)
             | Action::Durable
@@ -712,6 +602,10 @@ impl explore::World for World {
             Action::StorageGivesUp(index) => self.storage_answers(index, None),
             Action::TakeCompletion => self.take_completion()?,
             Action::ChangeFilter => self.filter = 1,
+            Action::Mend => {
+                self.unreadable = 0;
+                self.input(Input::Stop(Stop::Now));
+            }
             Action::Arrive(index) => self.arrive(index, false),
             Action::Refuse(index) => self.fault().arrive(index, true),
             Action::Durable => self.durable(),
@@ -748,27 +642,7 @@ impl explore::World for World {
     }
 
     fn marks(&self) -> u32 {
-        let why = self.replicator.why(self.now, 0).reason;
-        let stale =
-            self.storage.iter().any(|fetch| fetch.id.generation != self.cursor.generation());
-        let session = self.replicator.session();
-        let completions = self.mailbox.iter();
-        let stale_entries = |(id, outcome): &(ReadId, ReadOutcome<u8>)| {
-            id.generation != self.cursor.generation() && matches!(outcome, ReadOutcome::Entries(_))
-        };
-        [
-            (explore::World::is_goal(self), mark::DRAINED),
-            (matches!(why, Reason::Refused { .. }), mark::REFUSED),
-            (matches!(why, Reason::Stopped(StopReason::Requested)), mark::STOPPED),
-            (stale, mark::STALE_READ),
-            (self.sent.iter().any(|(of, _)| Some(*of) != session), mark::LATE_SEND),
-            (matches!(why, Reason::WaitingForEntries), mark::WAITING),
-            (completions.into_iter().any(stale_entries), mark::STALE_COMPLETION),
-            (matches!(why, Reason::ReadFailed { .. }), mark::READ_FAILED),
-        ]
-        .into_iter()
-        .filter_map(|(holds, mark)| holds.then_some(mark))
-        .fold(0, |all, mark| all | mark)
+        self.seen()
     }
 }
 
@@ -791,91 +665,4 @@ impl World {
         self.cursor.fetched(id, answer);
         self.drain_cursor();
     }
-}
-
-struct SourceSide<'a> {
-    cursor: &'a mut Cursor,
-    storage: &'a mut Vec<Fetch>,
-    mailbox: &'a mut VecDeque<(ReadId, ReadOutcome<u8>)>,
-    open_reads: &'a mut BTreeSet<ReadId>,
-    effects: &'a mut Effects,
-}
-
-impl SourceSide<'_> {
-    /// As the cursor's handle does after every call.
-    fn drain(&mut self) {
-        while let Some(output) = self.cursor.poll_output() {
-            match output {
-                CursorOutput::Fetch { id, to, .. } => {
-                    self.storage.push(Fetch { id, to, hangs: false });
-                }
-                CursorOutput::Complete { id, outcome } => {
-                    if !self.open_reads.remove(&id) {
-                        self.effects
-                            .broken
-                            .get_or_insert_with(|| format!("S12: {id:?} completed twice"));
-                    }
-                    self.mailbox.push_back((id, outcome));
-                }
-            }
-        }
-    }
-}
-
-impl CursorPort for SourceSide<'_> {
-    fn read_or_wait(&mut self, limits: ReadLimits) -> Result<ReadStart, ReadRefused> {
-        self.effects.reads += 1;
-        let start = self.cursor.read_or_wait(limits);
-        if let Ok(ReadStart::Dispatched(id) | ReadStart::Waiting(id)) = start
-            && !self.open_reads.insert(id)
-        {
-            self.effects.broken.get_or_insert_with(|| format!("S3: {id:?} is read twice at once"));
-        }
-        self.drain();
-        start
-    }
-
-    fn cancel_pending_read(&mut self) -> bool {
-        let cancelled = self.cursor.cancel_pending_read();
-        self.drain();
-        cancelled
-    }
-
-    fn rewind(&mut self) -> Rewound {
-        self.effects.rewinds += 1;
-        let rewound = self.cursor.rewind();
-        self.drain();
-        rewound
-    }
-
-    fn acknowledge(
-        &mut self,
-        through: Offset,
-        last_published: Option<Position>,
-    ) -> Result<(), MarkDeleteRefused> {
-        let answer = self.cursor.mark_delete(through, last_published);
-        self.drain();
-        answer
-    }
-}
-
-struct NetworkSide<'a> {
-    sent: &'a mut Vec<(SessionId, Message)>,
-    sends: u8,
-}
-
-impl RemotePort<u8> for NetworkSide<'_> {
-    fn open(&mut self, session: SessionId, incarnation: Incarnation) {
-        self.sent.push((session, Message::Open(incarnation)));
-    }
-
-    fn send(&mut self, session: SessionId, batch: Vec<Outgoing<u8>>) {
-        self.sends += 1;
-        self.sent.extend(batch.into_iter().map(|Outgoing { previous, position, entry }| {
-            (session, Message::Send { previous, position, entry })
-        }));
-    }
-
-    /// What was sent may still arrive.
-    fn close(&mut self, _: SessionId) {}
 }

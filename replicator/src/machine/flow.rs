@@ -354,8 +354,9 @@ impl<E> Flow<E> {
         batch
     }
 
+    /// Entries behind the refused one need no holding back: sends are in order.
     fn holds_back(&self, position: Position, now: Time) -> bool {
-        self.refused.as_ref().is_some_and(|r| r.position <= position && now < r.retry.at)
+        self.refused.as_ref().is_some_and(|r| r.position == position && now < r.retry.at)
     }
 }
 
@@ -500,10 +501,10 @@ impl<E> Flow<E> {
         times.into_iter().flatten().min()
     }
 
-    /// The refusal, while it keeps something in the window from being sent.
+    /// The refusal, while its entry is the next to be sent.
     fn held_back(&self) -> Option<&RefusedHead> {
         let sending = self.may_send().is_some();
-        self.refused.as_ref().filter(|r| sending && self.window.first_ready() >= Some(r.position))
+        self.refused.as_ref().filter(|r| sending && self.window.first_ready() == Some(r.position))
     }
 
     pub(super) fn reason(&self) -> Reason {
