@@ -172,8 +172,8 @@ async fn cut_link_again(lane: &Lane, through: u64) -> Result<String, Stalled> {
     let refused = lane.wire.until(|refused| refused.late > late);
     within(lane, "late sends that east refuses", refused).await?;
     Ok(format!(
-        "cut the link with {lost} receipts in flight, failed the first attempt to reconnect, \
-         and delivered sends of the old session after the new one had opened"
+        "cut the link with {lost} receipts in flight, failed an attempt to reconnect, and \
+         delivered old sends once the new session was open"
     ))
 }
 
@@ -202,11 +202,14 @@ impl std::fmt::Display for Survived {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { fault, rewinds, sent_again, refused } = self;
         let Refused { duplicates, late } = refused;
-        write!(
-            f,
-            "{fault}; survived: rewinds {rewinds}, entries sent again {sent_again}, \
-             refused by east {duplicates} duplicates and {late} late sends"
-        )
+        write!(f, "{fault}; survived: rewinds {rewinds}, sent again {sent_again}")?;
+        if *duplicates > 0 {
+            write!(f, ", {duplicates} duplicates refused by east")?;
+        }
+        if *late > 0 {
+            write!(f, ", {late} late sends refused by east")?;
+        }
+        Ok(())
     }
 }
 

@@ -145,7 +145,8 @@ impl Lane {
     }
 
     pub(crate) fn tell(&self, survived: &Survived) {
-        self.progress.line(&format!("{}: {survived}", self.topic));
+        let (_, name) = self.topic.rsplit_once('/').unwrap_or(("", &self.topic));
+        self.progress.line(&format!("{name}: {survived}"));
     }
 }
 

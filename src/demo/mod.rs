@@ -12,7 +12,6 @@ mod wire;
 
 use std::io::{self, Write};
 use std::sync::Arc;
-use std::time::Instant;
 
 use georepl::cursor::{ManagedLedgerConfig, Position};
 use georepl::replicator::EmbeddedTopicConfig;
@@ -102,26 +101,25 @@ async fn replicate(args: &DemoArgs, progress: &Progress) -> Result<Report, Error
         let messages = share + u64::from(n < args.messages % args.topics);
         lanes.push(Lane::open((&west, &east), topic(n), messages, progress.clone()).await?);
     }
-    let begun = Instant::now();
     let outcomes = tokio::select! {
         outcomes = run_all(&lanes, &input, weather) => outcomes,
         never = progress.follow(&lanes) => match never {},
     };
-    let elapsed = begun.elapsed();
     progress.show(&lanes);
     progress.finish();
     let outcomes = outcomes?;
     west.close().await?;
     east.close().await?;
+    progress.line("both regions are closed");
     if let Some(damage) = args.plant {
         progress.line(&plant_in(&east, damage).await?);
     }
-    progress.line("both regions are closed; reading every entry from their bookies");
+    progress.line("reading every entry from the bookies of both");
     let mut topics = Vec::new();
     for (lane, outcome) in lanes.into_iter().zip(outcomes) {
         topics.push(examine(&west, &east, lane, outcome).await?);
     }
-    Ok(Report::new(elapsed, topics))
+    Ok(Report::new(topics))
 }
 
 /// All lanes at once; the first error ends them all.
@@ -154,7 +152,7 @@ async fn plant_in(east: &Region, damage: Damage) -> Result<String, AuditError> {
     let entries = first.end.map_or(0, |end| end.entries);
     let at = Position::new(first.ledger, EntryId(entries / 2 - 1));
     let done = plant::plant(east.bookies(), at, damage);
-    Ok(format!("{topic}: {done} of east"))
+    Ok(format!("planted in {topic}: {done} of east"))
 }
 
 /// An entry and one after it.

@@ -2,10 +2,11 @@
 //! error, so that standard output is the report and nothing else.
 
 use std::convert::Infallible;
+use std::fmt;
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
-use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use indicatif::{HumanCount, MultiProgress, ProgressBar, ProgressState, ProgressStyle};
 
 use super::lane::Lane;
 
@@ -28,9 +29,13 @@ impl Progress {
         }
         let all = MultiProgress::new();
         let style = ProgressStyle::with_template(
-            "{prefix:>12} {wide_bar} {human_pos} of {human_len} ({per_sec})",
+            "{prefix:>12} {wide_bar} {human_pos} of {human_len}, {rate}/s",
         )
-        .expect("the template is valid");
+        .expect("the template is valid")
+        .with_key("rate", |state: &ProgressState, out: &mut dyn fmt::Write| {
+            // Writing to the bar's own text does not fail.
+            let _ = write!(out, "{}", HumanCount(state.per_sec() as u64));
+        });
         let bars = NAMES.map(|name| {
             let bar = ProgressBar::new(messages).with_style(style.clone()).with_prefix(name);
             all.add(bar)

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::io::{self, Write};
-use std::time::Duration;
 
 use comfy_table::Table;
 use comfy_table::presets::ASCII_BORDERS_ONLY_CONDENSED;
@@ -49,8 +48,7 @@ pub(crate) struct Throughput {
 }
 
 impl Throughput {
-    fn new<'a>(audits: impl Iterator<Item = &'a Audit>, elapsed: Duration) -> Self {
-        let seconds = elapsed.as_secs_f64();
+    fn new<'a>(audits: impl Iterator<Item = &'a Audit>, seconds: f64) -> Self {
         let (entries, bytes) =
             audits.fold((0, 0), |sum, audit| (sum.0 + audit.entries, sum.1 + audit.bytes));
         let [entries_per_second, bytes_per_second] = [entries, bytes].map(|n| n as f64 / seconds);
@@ -62,16 +60,18 @@ impl TopicReport {
     pub(crate) fn new(topic: String, outcome: Outcome, audit: Audit) -> Self {
         let Outcome { survived: faults, accounting, refused, elapsed } = outcome;
         let (rewinds, sent_again) = (accounting.rewinds, accounting.sent_again);
-        let throughput = Throughput::new(std::iter::once(&audit), elapsed);
+        let throughput = Throughput::new(std::iter::once(&audit), elapsed.as_secs_f64());
         Self { topic, audit, throughput, refused, rewinds, sent_again, faults }
     }
 }
 
 impl Report {
-    pub(crate) fn new(elapsed: Duration, topics: Vec<TopicReport>) -> Self {
+    pub(crate) fn new(topics: Vec<TopicReport>) -> Self {
         let passed = topics.iter().all(|topic| topic.audit.passed());
         let verdict = if passed { Verdict::Passed } else { Verdict::Failed };
-        let throughput = Throughput::new(topics.iter().map(|topic| &topic.audit), elapsed);
+        // They begin together, so the slowest took as long as all of them.
+        let seconds = topics.iter().map(|topic| topic.throughput.seconds).fold(0.0, f64::max);
+        let throughput = Throughput::new(topics.iter().map(|topic| &topic.audit), seconds);
         Self { verdict, throughput, topics }
     }
 
