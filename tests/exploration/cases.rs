@@ -1,11 +1,11 @@
 //! Faults that happened to others, each as a short script, and then run to the end without faults.
 
-use crate::explore::World as _;
 use crate::world::{Action, Bounds, Fault, Rules, World};
 use Action::{
     Answer, Append, Arrive, EmptyRead, HangRead, LinkLost, Read, ReadError, Refuse, Retry, Start,
     Stop, TakeCompletion, Timeout,
 };
+use georepl_tests::explore::World as _;
 
 const BOUNDS: Bounds = Bounds {
     entries: 4,

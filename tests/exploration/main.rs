@@ -3,10 +3,10 @@
 #![expect(unreachable_pub, reason = "a test's modules are read here, not exported")]
 
 mod cases;
-mod explore;
+
 mod world;
 
-use explore::{Report, Violation, explore};
+use georepl_tests::explore::{Report, Violation, explore};
 use world::{Bounds, Fault, Rules, World, mark};
 
 const BOUNDS: Bounds = Bounds {

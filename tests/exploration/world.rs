@@ -19,7 +19,7 @@ use georepl_replicator::{
 };
 use georepl_storage::{EntryId, LedgerId, Time};
 
-use crate::explore;
+use georepl_tests::explore;
 use ports::{NetworkSide, SourceSide};
 pub use rules::{Rules, mark};
 

@@ -4,7 +4,7 @@ use georepl_cursor::{ReadId, ReadOutcome};
 use georepl_replicator::{Reason, State, StopReason, Wake};
 
 use super::World;
-use crate::explore;
+use georepl_tests::explore;
 
 /// What is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

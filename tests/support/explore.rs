@@ -27,9 +27,13 @@ pub trait World: Clone + Hash {
 /// What was explored.
 #[derive(Debug)]
 pub struct Report {
+    /// Different situations.
     pub states: usize,
+    /// Steps between them.
     pub transitions: usize,
+    /// Steps of the longest shortest way to one.
     pub depth: usize,
+    /// How long it took.
     pub elapsed: Duration,
     /// All marks of all situations.
     pub seen: u32,
@@ -46,7 +50,9 @@ impl fmt::Display for Report {
 /// A shortest way to something that must not be.
 #[derive(Debug)]
 pub struct Violation {
+    /// Which rule was broken, and how.
     pub what: String,
+    /// The steps that lead to it.
     pub trace: Vec<String>,
 }
 
@@ -65,7 +71,11 @@ struct Found<A> {
     goals: Vec<u32>,
 }
 
-/// Explores from `start`. More than `states_max` states are a failure of the exploration itself.
+/// Explores from `start`.
+///
+/// # Errors
+/// The first [`Violation`] in breadth, so that its trace is a shortest one. More than `states_max` states are a
+/// failure of the exploration itself.
 pub fn explore<W: World>(start: &W, states_max: usize) -> Result<Report, Violation> {
     let begun = Instant::now();
     let mut found = Found { parents: vec![(0, None)], free: Vec::new(), goals: Vec::new() };
