@@ -115,9 +115,12 @@ impl Pair {
     }
 
     async fn drained(&self) {
-        let drained = self.replicator.drained();
-        let waited = tokio::time::timeout(Duration::from_secs(600), drained).await;
-        assert!(waited.is_ok(), "{}", self.replicator.why());
+        self.within(self.replicator.drained()).await;
+    }
+
+    async fn within<T>(&self, future: impl Future<Output = T>) -> T {
+        let waited = tokio::time::timeout(Duration::from_secs(600), future).await;
+        waited.unwrap_or_else(|_| panic!("{}", self.replicator.why()))
     }
 
     async fn assert_complete(&self, entries: u64) {
@@ -292,7 +295,7 @@ async fn drained_waits_for_what_was_published_before_it_and_for_nothing_later() 
     pair.faults.release_receipts(ReleaseOrder::Given);
     pair.faults.half_open();
     publish(&pair.west, 5..8).await;
-    drained.await;
+    pair.within(drained).await;
     assert_eq!((pair.cursor.mark_delete_position(), pair.cursor.backlog()), (fifth, 3));
 }
 
@@ -311,7 +314,7 @@ async fn dropped_drained_harms_nobody_and_outlives_a_stop() {
     pair.replicator.stop();
     pair.faults.release_receipts(ReleaseOrder::Given);
     pair.replicator.start();
-    waiting.await.unwrap();
+    pair.within(waiting).await.unwrap();
     assert_eq!(pair.cursor.backlog(), 0);
 }
 
