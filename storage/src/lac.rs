@@ -16,10 +16,7 @@ pub(crate) struct SharedLac {
 
 impl SharedLac {
     pub(crate) fn new(lac: Option<EntryId>) -> Self {
-        Self {
-            following: AtomicU64::new(EntryId::following(lac).get()),
-            moved: Notify::new(),
-        }
+        Self { following: AtomicU64::new(EntryId::following(lac).get()), moved: Notify::new() }
     }
 
     pub(crate) fn get(&self) -> Option<EntryId> {

@@ -44,20 +44,6 @@ mod client;
 #[cfg(feature = "io")]
 pub mod fault;
 
-#[cfg(feature = "io")]
-pub use crate::{
-    bookie::{LAC_WAITS_MAX, MemoryBookies},
-    client::{CloseError, CreateError, LedgerClient, LedgerOptions, LedgerWriter, OpenError},
-    mailbox::{Mailbox, MailboxClosed},
-    metadata::{
-        Expected, MemoryMetadataStore, MetadataError, MetadataStore, Versioned, ledger_key,
-    },
-    read::{LacError, LacUnknown, LedgerEntry, LedgerReader, ReadError, RecordError},
-    registry::{BookieRegistry, MemoryBookieRegistry},
-    time::Clock,
-    transport::{BookieTransport, CompletionSink},
-    write::AppendSink,
-};
 pub use crate::{
     bookie::rules as bookie_rules,
     config::ClientConfig,
@@ -79,4 +65,18 @@ pub use crate::{
     transport::{
         AddKind, BookieError, Evidence, Request, RequestBody, RequestId, Response, ResponseBody,
     },
+};
+#[cfg(feature = "io")]
+pub use crate::{
+    bookie::{LAC_WAITS_MAX, MemoryBookies},
+    client::{CloseError, CreateError, LedgerClient, LedgerOptions, LedgerWriter, OpenError},
+    mailbox::{Mailbox, MailboxClosed},
+    metadata::{
+        Expected, MemoryMetadataStore, MetadataError, MetadataStore, Versioned, ledger_key,
+    },
+    read::{LacError, LacUnknown, LedgerEntry, LedgerReader, ReadError, RecordError, Tail},
+    registry::{BookieRegistry, MemoryBookieRegistry},
+    time::Clock,
+    transport::{BookieTransport, CompletionSink},
+    write::AppendSink,
 };

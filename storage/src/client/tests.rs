@@ -302,7 +302,7 @@ async fn a_reader_goes_on_to_the_next_replica_when_one_is_silent() {
     let started = tokio::time::Instant::now();
     let read = reader.read(EntryId(0), EntryId(2)).await.expect("two bookies answer");
     assert_eq!(read.len(), 3);
-    assert_eq!(started.elapsed().as_secs(), 5, "one request timeout for all of them");
+    assert_eq!(started.elapsed().as_secs(), 2, "one speculative delay for all of them");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,14 +1,12 @@
-//! Faults on purpose: for tests of what is built on ledgers, and for audits that must prove that they notice.
+//! A transport with faults.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use bytes::Bytes;
 use parking_lot::Mutex;
 
-use crate::bookie::MemoryBookies;
-use crate::entry::Entry;
-use crate::id::{BookieId, EntryId, LedgerId};
+use super::copies::corrupted;
+use crate::id::BookieId;
 use crate::transport::{
     BookieError, BookieTransport, CompletionSink, Request, RequestId, Response, ResponseBody,
 };
@@ -18,9 +16,11 @@ use crate::transport::{
 pub enum Fault {
     /// Requests never arrive and are never answered.
     LoseRequests,
-    /// Requests are carried out, but the answers are lost.
+    /// Requests wait before they arrive, until they are released.
+    HoldRequests,
+    /// Requests are carried out, but the answers are lost: a bookie that hangs after it has accepted.
     LoseResponses,
-    /// Requests are carried out; the answers wait until they are released.
+    /// Requests are carried out; the answers wait until they are released: a slow bookie.
     HoldResponses,
     /// Every answer comes twice.
     DuplicateResponses,
@@ -30,13 +30,24 @@ pub enum Fault {
     CorruptReads,
 }
 
-/// In which order held responses are released.
+/// In which order everything that is held is released.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReleaseOrder {
-    /// As they came.
+    /// As it came.
     Oldest,
     /// The last one first.
     Newest,
+}
+
+/// How often one held request or response is delivered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Delivery {
+    /// It is lost.
+    Never,
+    /// It is only late.
+    Once,
+    /// It is late and comes twice.
+    Twice,
 }
 
 /// A transport with faults that are switched per bookie. Without any it is the transport it wraps.
@@ -51,10 +62,16 @@ struct Faults {
     held: Mutex<BTreeMap<BookieId, Vec<Held>>>,
 }
 
-/// A response and where it goes once it is released.
+/// What is on its way to or from a bookie, and whom the response is for.
 struct Held {
     sink: Arc<dyn CompletionSink>,
-    response: Response,
+    message: Message,
+}
+
+#[derive(Clone)]
+enum Message {
+    Request(Request),
+    Response(Response),
 }
 
 impl FaultTransport {
@@ -74,20 +91,49 @@ impl FaultTransport {
         self.faults.active.lock().remove(bookie);
     }
 
-    /// How many responses of a bookie are held.
+    /// How many requests and responses of a bookie are held.
     #[must_use]
     pub fn held(&self, bookie: &BookieId) -> usize {
         self.faults.held.lock().get(bookie).map_or(0, Vec::len)
     }
 
-    /// Delivers the held responses of a bookie, each one by itself.
+    /// Delivers all that is held of a bookie, each by itself. A request that is released meets no further fault.
     pub fn release(&self, bookie: &BookieId, order: ReleaseOrder) {
         let mut held = self.faults.held.lock().remove(bookie).unwrap_or_default();
         if order == ReleaseOrder::Newest {
             held.reverse();
         }
-        for Held { sink, response } in held {
-            sink.complete(&mut vec![response]);
+        for Held { sink, message } in held {
+            self.deliver(bookie, &sink, message);
+        }
+    }
+
+    /// Settles one of the held requests and responses of a bookie, `index` counting from the oldest; without one there
+    /// nothing happens. Those behind it move up.
+    pub fn settle(&self, bookie: &BookieId, index: usize, delivery: Delivery) {
+        let held = {
+            let mut held = self.faults.held.lock();
+            held.get_mut(bookie)
+                .filter(|of_bookie| index < of_bookie.len())
+                .map(|of_bookie| of_bookie.remove(index))
+        };
+        let Some(Held { sink, message }) = held else {
+            return;
+        };
+        let copies = match delivery {
+            Delivery::Never => 0,
+            Delivery::Once => 1,
+            Delivery::Twice => 2,
+        };
+        for _ in 0..copies {
+            self.deliver(bookie, &sink, message.clone());
+        }
+    }
+
+    fn deliver(&self, bookie: &BookieId, sink: &Arc<dyn CompletionSink>, message: Message) {
+        match message {
+            Message::Request(request) => self.inner.submit(bookie, &mut vec![request], sink),
+            Message::Response(response) => sink.complete(&mut vec![response]),
         }
     }
 }
@@ -98,6 +144,9 @@ impl BookieTransport for FaultTransport {
         match fault {
             None => self.inner.submit(bookie, batch, sink),
             Some(Fault::LoseRequests) => batch.clear(),
+            Some(Fault::HoldRequests) => {
+                self.faults.hold(bookie, sink, batch.drain(..).map(Message::Request));
+            }
             Some(Fault::Answer(error)) => {
                 let answer = |id: RequestId| Response {
                     id,
@@ -117,6 +166,19 @@ impl BookieTransport for FaultTransport {
     }
 }
 
+impl Faults {
+    fn hold(
+        &self,
+        bookie: &BookieId,
+        sink: &Arc<dyn CompletionSink>,
+        messages: impl Iterator<Item = Message>,
+    ) {
+        let mut held = self.held.lock();
+        let of_bookie = held.entry(bookie.clone()).or_default();
+        of_bookie.extend(messages.map(|message| Held { sink: sink.clone(), message }));
+    }
+}
+
 /// Does to the responses of one batch what the fault says.
 struct FaultSink {
     sink: Arc<dyn CompletionSink>,
@@ -127,12 +189,14 @@ struct FaultSink {
 impl CompletionSink for FaultSink {
     fn complete(&self, batch: &mut Vec<Response>) {
         match self.fault {
-            Fault::LoseRequests | Fault::LoseResponses | Fault::Answer(_) => batch.clear(),
+            Fault::LoseRequests | Fault::HoldRequests | Fault::LoseResponses | Fault::Answer(_) => {
+                batch.clear()
+            }
             Fault::HoldResponses => {
-                let mut held = self.faults.held.lock();
                 for response in batch.drain(..) {
-                    let of_bookie = held.entry(response.bookie.clone()).or_default();
-                    of_bookie.push(Held { sink: self.sink.clone(), response });
+                    let bookie = response.bookie.clone();
+                    let message = std::iter::once(Message::Response(response));
+                    self.faults.hold(&bookie, &self.sink, message);
                 }
             }
             Fault::DuplicateResponses => {
@@ -149,44 +213,4 @@ impl CompletionSink for FaultSink {
             }
         }
     }
-}
-
-impl MemoryBookies {
-    /// Loses a bookie's copy of an entry, and returns it.
-    pub fn remove_entry(
-        &self,
-        bookie: &BookieId,
-        ledger: LedgerId,
-        entry: EntryId,
-    ) -> Option<Entry> {
-        self.with_entries(bookie, ledger, |entries| entries.remove(entry)).flatten()
-    }
-
-    /// Puts another copy in the place of a bookie's copy of an entry, and returns the old one; without one there is
-    /// none to replace. The entry is the one that `copy` names.
-    pub fn replace_entry(&self, bookie: &BookieId, ledger: LedgerId, copy: Entry) -> Option<Entry> {
-        let entry = copy.entry();
-        self.with_entries(bookie, ledger, |entries| entries.replace(entry, copy)).flatten()
-    }
-
-    /// Damages a bookie's copy of an entry, so that its digest no longer fits, and returns the good one.
-    pub fn corrupt_entry(
-        &self,
-        bookie: &BookieId,
-        ledger: LedgerId,
-        entry: EntryId,
-    ) -> Option<Entry> {
-        let good = self.entries(bookie, ledger).into_iter().find(|copy| copy.entry() == entry)?;
-        self.replace_entry(bookie, ledger, corrupted(&good))
-    }
-}
-
-/// The entry with the lowest bit of its last byte turned over.
-fn corrupted(entry: &Entry) -> Entry {
-    let mut bytes = entry.to_bytes().to_vec();
-    if let Some(last) = bytes.last_mut() {
-        *last ^= 1;
-    }
-    Entry::from_bytes(Bytes::from(bytes))
-        .expect("the last byte belongs to the payload or the digest")
 }

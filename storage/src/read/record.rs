@@ -1,0 +1,85 @@
+//! The record of a ledger as the store has it, and what all handles of a client share.
+
+use std::sync::Arc;
+
+use crate::config::ClientConfig;
+use crate::error::Advice;
+use crate::id::LedgerId;
+use crate::metadata::{
+    self, FormatError, LedgerMetadata, MetadataError, MetadataStore, Version, ledger_key,
+};
+use crate::time::Clock;
+use crate::transport::BookieTransport;
+
+/// What all handles of a client share.
+pub(crate) struct Core {
+    pub(crate) transport: Arc<dyn BookieTransport>,
+    pub(crate) store: Arc<dyn MetadataStore>,
+    pub(crate) config: ClientConfig,
+    pub(crate) clock: Clock,
+}
+
+impl Core {
+    /// Waits for the metadata store for the time it is given. After that the outcome is unknown.
+    pub(crate) async fn metadata<T>(
+        &self,
+        key: &str,
+        operation: impl Future<Output = Result<T, MetadataError>>,
+    ) -> Result<T, MetadataError> {
+        let timeout = self.config.metadata_timeout;
+        tokio::time::timeout(timeout, operation).await.unwrap_or_else(|_| {
+            Err(MetadataError::Unavailable {
+                key: key.into(),
+                reason: format!("no answer within {timeout:?}"),
+            })
+        })
+    }
+
+    /// The record of a ledger and its version.
+    pub(crate) async fn record(
+        &self,
+        ledger: LedgerId,
+    ) -> Result<(LedgerMetadata, Version), RecordError> {
+        let key = ledger_key(ledger);
+        let found = self.metadata(&key, self.store.get(&key)).await?;
+        let found = found.ok_or(RecordError::NoSuchLedger { ledger })?;
+        let metadata = metadata::decode(&found.value)
+            .map_err(|error| RecordError::Format { ledger, error })?;
+        Ok((metadata, found.version))
+    }
+}
+
+/// Why the record of a ledger could not be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecordError {
+    /// There is no such ledger, or it was deleted.
+    #[error("ledger {ledger} does not exist; it may have been deleted")]
+    NoSuchLedger {
+        /// The ledger.
+        ledger: LedgerId,
+    },
+    /// The record is damaged or of an unknown kind.
+    #[error("the record of ledger {ledger} cannot be used: {error}")]
+    Format {
+        /// The ledger.
+        ledger: LedgerId,
+        /// What is wrong with it.
+        #[source]
+        error: FormatError,
+    },
+    /// The metadata store failed.
+    #[error(transparent)]
+    Metadata(#[from] MetadataError),
+}
+
+impl RecordError {
+    /// What to do about it.
+    #[must_use]
+    pub const fn advice(&self) -> Advice {
+        match self {
+            Self::NoSuchLedger { .. } | Self::Format { .. } => Advice::GiveUp,
+            // Reading changes nothing, so it may be repeated whatever became of it.
+            Self::Metadata(_) => Advice::Retry,
+        }
+    }
+}
