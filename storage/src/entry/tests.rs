@@ -124,6 +124,14 @@ proptest! {
     }
 
     #[test]
+    fn an_entry_is_a_view_of_the_bytes_it_came_in(payload in prop::collection::vec(any::<u8>(), 1..200)) {
+        let sealed = Entry::seal(LedgerId(7), EntryId(3), None, 0, payload.into());
+        let bytes = sealed.to_bytes();
+        let entry = Entry::from_bytes(bytes.clone()).expect("a sealed entry");
+        prop_assert_eq!(entry.payload().as_ptr(), bytes[HEAD_BYTES..].as_ptr(), "nothing was copied");
+    }
+
+    #[test]
     fn a_sealed_entry_survives_the_way_to_a_bookie_and_back(
         ledger in 0..=i64::MAX as u64,
         entry in 0..=i64::MAX as u64,

@@ -2,8 +2,10 @@ use std::fs;
 use std::path::PathBuf;
 
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
 
 use super::*;
+use crate::id::Instance;
 
 fn recorded(name: &str) -> Vec<u8> {
     let folder =
@@ -111,4 +113,113 @@ proptest! {
             prop_assert_eq!(decode(&encode(&metadata)), Ok(metadata));
         }
     }
+
+    #[test]
+    fn a_length_beyond_the_bytes_is_an_error_and_allocates_nothing(
+        claimed in 60_u64..,
+        message in prop::collection::vec(any::<u8>(), 0..60),
+    ) {
+        let mut bytes = b"BookieMetadataFormatVersion\t3\n".to_vec();
+        prost::encoding::encode_varint(claimed, &mut bytes);
+        bytes.extend(message);
+        prop_assert!(decode(&bytes).is_err());
+    }
+
+    #[test]
+    fn records_with_any_numbers_are_read_or_refused(record in any_record()) {
+        let message = record.encode_to_vec();
+        let mut bytes = b"BookieMetadataFormatVersion\t3\n".to_vec();
+        prost::encoding::encode_varint(message.len() as u64, &mut bytes);
+        bytes.extend(message);
+        if let Ok(metadata) = decode(&bytes) {
+            prop_assert_eq!(&decode(&encode(&metadata)).expect("a record of ours"), &metadata);
+            // What is asked of a record that was taken must have an answer.
+            for entry in [0, 1, u64::MAX] {
+                prop_assert_eq!(metadata.ensemble_of(EntryId(entry)).len(), metadata.sizes().ensemble());
+            }
+            let members = metadata.ensembles().values().flatten();
+            let _each_is_none_or_a_number: Vec<_> = members.map(|member| metadata.instance_of(member)).collect();
+        }
+    }
+
+    #[test]
+    fn an_instance_is_what_was_recorded_or_none(recorded in prop::collection::vec(any::<u8>(), 0..24), instance: u64) {
+        let member = BookieId::from("b1");
+        let custom = BTreeMap::from([("georepl/instance/b1".to_owned(), recorded.clone())]);
+        let sizes = QuorumSizes::new(1, 1, 1).expect("valid sizes");
+        let foreign =
+            LedgerMetadata::created(sizes, Password::default(), vec![member.clone()], 1, custom).expect("one member");
+        let read = foreign.instance_of(&member);
+        let number = std::str::from_utf8(&recorded).ok().and_then(|text| text.parse::<u64>().ok());
+        prop_assert_eq!(read, number.map(Instance));
+        // The first one stays, whatever it is.
+        let again = foreign.with_instances([(member.clone(), Instance(instance))]);
+        prop_assert_eq!(again.instance_of(&member), read);
+
+        let ours = LedgerMetadata::created(sizes, Password::default(), vec![member.clone()], 1, BTreeMap::new());
+        let ours = ours.expect("one member").with_instances([(member.clone(), Instance(instance))]);
+        let stored = decode(&encode(&ours)).expect("a record of ours");
+        prop_assert_eq!(stored.instance_of(&member), Some(Instance(instance)));
+    }
+}
+
+#[test]
+fn any_record_is_taken_often_enough_to_test_what_is_taken() {
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let taken = |_: &usize| {
+        let record = any_record().new_tree(&mut runner).expect("a record").current();
+        to_parts(record, Bytes::new()).is_ok_and(|parts| LedgerMetadata::from_parts(parts).is_ok())
+    };
+    assert!((0..256).filter(taken).count() > 10);
+}
+
+/// Records whose fields are right often enough to get past the check before them, and often all of them.
+fn any_record() -> impl Strategy<Value = Record> {
+    let size = || prop_oneof![8 => 1..4_i32, 1 => any::<i32>()];
+    let number = || prop_oneof![8 => -1..20_i64, 1 => any::<i64>()];
+    let member = prop_oneof![Just("b1".to_owned()), ".{0,6}"];
+    let segment = (prop::collection::vec(member, 0..5), number())
+        .prop_map(|(members, first_entry)| Segment { members, first_entry });
+    let custom = (prop_oneof![Just("georepl/instance/b1".to_owned()), ".{0,9}"], any::<Vec<u8>>())
+        .prop_map(|(key, value)| Custom { key: Some(key), value: Some(value) });
+    let rest = (prop::option::of(number()), 0..5_i32, prop::option::weighted(0.9, 2..5_i32));
+    let segments = prop::collection::vec(segment, 0..4);
+    let any = (
+        (size(), size(), prop::option::of(size())),
+        number(),
+        rest,
+        segments,
+        prop::collection::vec(custom, 0..3),
+        prop::option::of(number()),
+    )
+        .prop_map(|(sizes, length, rest, segments, custom, token)| {
+            let (write_quorum, ensemble_size, ack_quorum) = sizes;
+            let (last_entry, state, digest) = rest;
+            Record {
+                write_quorum,
+                ensemble_size,
+                length,
+                last_entry,
+                state,
+                segments,
+                digest,
+                password: Some(Vec::new()),
+                ack_quorum,
+                ctime: token,
+                custom,
+                creation_token: token,
+            }
+        });
+    prop_oneof![any.clone(), any.prop_map(fitting)]
+}
+
+/// The record with sizes, members and digest that go together.
+fn fitting(mut record: Record) -> Record {
+    (record.ensemble_size, record.write_quorum, record.ack_quorum) = (3, 2, Some(2));
+    record.digest = Some(Digest::Crc32c as i32);
+    for (segment, first_entry) in record.segments.iter_mut().zip(0..) {
+        segment.members.resize(3, "b1".into());
+        segment.first_entry = first_entry;
+    }
+    record
 }
