@@ -13,29 +13,36 @@ fn georepl(args: &[&str]) -> Command {
 }
 
 fn run(args: &[&str]) -> Output {
-    georepl(args).output().unwrap()
+    georepl(args).output().expect("the binary runs")
 }
 
 fn spawn(args: &[&str], stdin: Stdio) -> Child {
     let mut command = georepl(args);
-    command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    command
+        .stdin(stdin)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary runs")
 }
 
 fn run_with_input(args: &[&str], input: &[u8]) -> Output {
     let mut child = spawn(args, Stdio::piped());
-    child.stdin.take().unwrap().write_all(input).unwrap();
-    child.wait_with_output().unwrap()
+    let mut stdin = child.stdin.take().expect("it was piped");
+    stdin.write_all(input).expect("the whole input is read");
+    drop(stdin);
+    child.wait_with_output().expect("it ends")
 }
 
 /// A file of its own for each test.
 fn file(name: &str, content: &[u8]) -> PathBuf {
     let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
-    std::fs::write(&path, content).unwrap();
+    std::fs::write(&path, content).expect("the build directory is writable");
     path
 }
 
 fn words(output: &Output) -> (String, String) {
-    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("words are text");
     (text(&output.stdout), text(&output.stderr))
 }
 
