@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use fastrand::Rng;
+use tokio::sync::watch;
 
 use crate::config::ClientConfig;
 use crate::entry::{MasterKey, Password};
@@ -18,6 +19,7 @@ use crate::metadata::{
 use crate::placement::{self, NotEnoughBookies};
 use crate::quorum::QuorumSizes;
 use crate::read::{Core, LacUnknown, LedgerReader, RecordError};
+use crate::recover;
 use crate::registry::BookieRegistry;
 use crate::time::Clock;
 use crate::transport::BookieTransport;
@@ -237,6 +239,43 @@ impl LedgerClient {
             return Err(OpenError::Unauthorized { ledger });
         }
         Ok(LedgerReader::open(self.core.clone(), ledger, record).await?)
+    }
+
+    /// Finds out where a ledger ends, whoever wrote it and whether or not they are alive, closes it there, and opens it.
+    /// Its writer is fenced: it acknowledges nothing more. A closed ledger is just opened.
+    ///
+    /// Every acknowledged entry is found, and so may be entries that were not acknowledged, but only right behind the
+    /// others. Cancel-safe: a recovery that is dropped or fails leaves the ledger in recovery, and may be repeated here
+    /// or elsewhere, also by several at once; all learn the same end.
+    ///
+    /// # Errors
+    /// [`recover::Error`]; on doubt a ledger is not closed.
+    pub async fn recover(
+        &self,
+        ledger: LedgerId,
+        password: &Password,
+    ) -> Result<LedgerReader, recover::Error> {
+        let (progress, _) = watch::channel(recover::Progress::default());
+        self.recover_reporting(ledger, password, &progress).await
+    }
+
+    /// Like [`recover`](Self::recover), and tells how far it has come: for the recovery of a ledger of which much is
+    /// not known to be confirmed.
+    ///
+    /// # Errors
+    /// As [`recover`](Self::recover).
+    pub async fn recover_reporting(
+        &self,
+        ledger: LedgerId,
+        password: &Password,
+        progress: &watch::Sender<recover::Progress>,
+    ) -> Result<LedgerReader, recover::Error> {
+        let registry = self.registry.bookies();
+        let recovered =
+            recover::run(&self.core, registry, ledger, password.clone(), progress).await?;
+        let record = (Arc::unwrap_or_clone(recovered.record), recovered.version);
+        let reader = LedgerReader::open(self.core.clone(), ledger, record).await;
+        Ok(reader.expect("a closed ledger is opened without asking a bookie"))
     }
 
     /// Deletes the record of a ledger, whatever its state: nobody can open it any more. The bookies drop its entries

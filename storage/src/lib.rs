@@ -39,6 +39,11 @@ pub mod write;
 mod read;
 
 #[cfg(feature = "io")]
+mod exchange;
+
+pub mod recover;
+
+#[cfg(feature = "io")]
 mod client;
 
 #[cfg(feature = "io")]

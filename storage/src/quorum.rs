@@ -62,6 +62,12 @@ impl QuorumSizes {
         self.ack as usize
     }
 
+    /// WQ - AQ + 1: so many bookies of an entry's write set that never held it prove that no AQ of them did.
+    #[must_use]
+    pub const fn absence(self) -> usize {
+        self.write() - self.ack() + 1
+    }
+
     /// All slots of an ensemble, in order.
     pub fn slots(self) -> impl ExactSizeIterator<Item = Slot> + Clone {
         (0..self.ensemble).map(Slot)

@@ -4,7 +4,7 @@
 //!   (absent) ── created ──► Open ──────────── closed ──────────► Closed(end)   final
 //!                            │  ▲                                    ▲
 //!                            │  └─ ensemble_changed                  │
-//!                            └──── in_recovery ──► InRecovery ─ closed
+//!                            └──── in_recovery ──► InRecovery ─ recovered
 //! ```
 //! Each transition is a pure function from a record to a record; the store's compare-and-set makes it happen once.
 
@@ -98,6 +98,9 @@ pub enum InvalidTransition {
     /// The ledger is being recovered.
     #[error("the ledger is in recovery; its writer is fenced")]
     InRecovery,
+    /// A recovery may end only what is in recovery.
+    #[error("the ledger is not in recovery; somebody has changed its record by other rules")]
+    NotInRecovery,
     /// A new ensemble may not start before the last one: what lies before it is confirmed where it is.
     #[error("an ensemble cannot start at entry {key}, before the last one at {last_key}")]
     KeyBeforeLast {
@@ -204,6 +207,33 @@ impl LedgerMetadata {
                 self.with(|next| next.state = LedgerState::InRecovery)
             }
         }
+    }
+
+    /// In recovery to closed: where the ledger ends, and the ensembles that hold what its recovery wrote back. One of
+    /// them may replace the last ensemble; those before it stay as they are, for others may have moved what they hold.
+    ///
+    /// # Errors
+    /// Any [`InvalidTransition`] but [`InRecovery`](InvalidTransition::InRecovery).
+    pub fn recovered(
+        &self,
+        end: LedgerEnd,
+        ensembles: &BTreeMap<EntryId, Vec<BookieId>>,
+    ) -> Result<Self, InvalidTransition> {
+        match self.state {
+            LedgerState::Closed(end) => return Err(InvalidTransition::Closed(end)),
+            LedgerState::Open => return Err(InvalidTransition::NotInRecovery),
+            LedgerState::InRecovery => {}
+        }
+        let (last_key, _) = self.last_ensemble();
+        if let Some((&key, _)) = ensembles.first_key_value()
+            && key < last_key
+        {
+            return Err(InvalidTransition::KeyBeforeLast { key, last_key });
+        }
+        self.with(|next| {
+            next.state = LedgerState::Closed(end);
+            next.ensembles.extend(ensembles.clone());
+        })
     }
 
     /// Lets `members` hold the entries from `key` on; the members of an ensemble that starts there are replaced.
@@ -412,6 +442,29 @@ mod tests {
             Err(InvalidTransition::InRecovery)
         );
         assert!(recovering.closed(None, 0).is_ok());
+    }
+
+    #[test]
+    fn a_recovery_replaces_the_last_ensemble_and_adds_behind_it_and_leaves_the_others_alone() {
+        let end = LedgerEnd { last_entry: Some(EntryId(9)), length: 90 };
+        let changed =
+            open().ensemble_changed(EntryId(5), members("b1 b2 b4")).expect("an open ledger");
+        let private = |keys: [(u64, &str); 2]| {
+            keys.map(|(key, names)| (EntryId(key), members(names))).into_iter().collect()
+        };
+        let written = private([(5, "b1 b2 b5"), (7, "b1 b6 b5")]);
+        assert_eq!(changed.recovered(end, &written), Err(InvalidTransition::NotInRecovery));
+        let recovering = changed.in_recovery().expect("an open ledger");
+        let closed = recovering.recovered(end, &written).expect("a ledger in recovery");
+        assert_eq!(closed.state(), LedgerState::Closed(end));
+        assert_eq!(closed.ensembles().keys().map(|key| key.get()).collect::<Vec<_>>(), [0, 5, 7]);
+        assert_eq!(closed.ensemble_of(EntryId(4)), members("b1 b2 b3"));
+        assert_eq!(closed.ensemble_of(EntryId(6)), members("b1 b2 b5"));
+        assert_eq!(closed.ensemble_of(EntryId(9)), members("b1 b6 b5"));
+        assert_eq!(closed.recovered(end, &written), Err(InvalidTransition::Closed(end)));
+        let before = private([(4, "b1 b2 b5"), (7, "b1 b6 b5")]);
+        let refused = InvalidTransition::KeyBeforeLast { key: EntryId(4), last_key: EntryId(5) };
+        assert_eq!(recovering.recovered(end, &before), Err(refused));
     }
 
     #[test]
