@@ -610,5 +610,4 @@ impl Scanning {
 }
 
 #[cfg(test)]
-#[path = "machine_tests.rs"]
 mod tests;

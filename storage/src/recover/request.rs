@@ -67,7 +67,7 @@ impl Turn<'_> {
 const SLOT_BITS: u32 = 6;
 const KIND_BITS: u32 = 2;
 
-fn request_id(question: Question, slot: Slot) -> RequestId {
+pub(super) fn request_id(question: Question, slot: Slot) -> RequestId {
     let (kind, entry) = match question {
         Question::Fence => (0, EntryId::FIRST),
         Question::Exists(entry) => (1, entry),
