@@ -8,6 +8,7 @@ use bytes::Bytes;
 use fastrand::Rng;
 use tokio::sync::watch;
 
+use crate::check::{self, CheckError, CheckReport};
 use crate::config::ClientConfig;
 use crate::entry::{MasterKey, Password};
 use crate::error::Advice;
@@ -276,6 +277,20 @@ impl LedgerClient {
         let record = (Arc::unwrap_or_clone(recovered.record), recovered.version);
         let reader = LedgerReader::open(self.core.clone(), ledger, record).await;
         Ok(reader.expect("a closed ledger is opened without asking a bookie"))
+    }
+
+    /// Finds out where the copies of a ledger's confirmed entries are, which fragments are closed, and which lack
+    /// copies and why. Reads only, a few entries at a time; `checked` is told after each of those how far it has come.
+    /// Cancel-safe.
+    ///
+    /// # Errors
+    /// [`CheckError`]; that copies are missing is none.
+    pub async fn check(
+        &self,
+        ledger: LedgerId,
+        checked: impl FnMut(EntryId) + Send,
+    ) -> Result<CheckReport, CheckError> {
+        check::check(&self.core, ledger, checked).await
     }
 
     /// Deletes the record of a ledger, whatever its state: nobody can open it any more. The bookies drop its entries

@@ -43,6 +43,11 @@ mod exchange;
 
 pub mod recover;
 
+mod fragments;
+
+#[cfg(feature = "io")]
+mod check;
+
 #[cfg(feature = "io")]
 mod client;
 
@@ -54,6 +59,7 @@ pub use crate::{
     config::ClientConfig,
     entry::{DigestType, Entry, EntryError, MasterKey, Password},
     error::Advice,
+    fragments::{Fragment, FragmentEnd, fragments, is_closed},
     id::{BookieId, EntryId, Instance, LedgerId},
     metadata::{
         FormatError, InvalidMetadata, InvalidTransition, LedgerEnd, LedgerMetadata, LedgerState,
@@ -74,6 +80,7 @@ pub use crate::{
 #[cfg(feature = "io")]
 pub use crate::{
     bookie::{LAC_WAITS_MAX, MemoryBookies},
+    check::{CheckError, CheckReport, CopyRun, CopyState, FragmentReport},
     client::{CloseError, CreateError, LedgerClient, LedgerOptions, LedgerWriter, OpenError},
     mailbox::{Mailbox, MailboxClosed},
     metadata::{

@@ -1,5 +1,8 @@
 //! Whole ledgers on bookies in memory, with faults on the way to them.
 
+mod checking;
+mod recovery;
+
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -70,7 +73,17 @@ impl Cluster {
     }
 
     fn on(store: Arc<MemoryMetadataStore>, seen: Arc<dyn MetadataStore>) -> Self {
-        let bookies = Arc::new(MemoryBookies::new((1..=3).map(bookie)));
+        Self::of(3, store, seen)
+    }
+
+    /// With more bookies than a ledger has.
+    fn with_spares(spares: usize) -> Self {
+        let store = Arc::new(MemoryMetadataStore::new());
+        Self::of(3 + spares, store.clone(), store)
+    }
+
+    fn of(bookies: usize, store: Arc<MemoryMetadataStore>, seen: Arc<dyn MetadataStore>) -> Self {
+        let bookies = Arc::new(MemoryBookies::new((1..=bookies).map(bookie)));
         let transport = Arc::new(FaultTransport::new(bookies.clone()));
         let registry = Arc::new(MemoryBookieRegistry::new(bookies.ids()));
         let client = LedgerClient::new(transport.clone(), seen, registry, ClientConfig::default());
@@ -91,7 +104,7 @@ impl Cluster {
     }
 
     fn inject(&self, fault: Fault) {
-        (1..=3).for_each(|number| self.transport.inject(&bookie(number), fault));
+        self.bookies.ids().for_each(|bookie| self.transport.inject(&bookie, fault));
     }
 
     async fn open(&self, ledger: LedgerId) -> Result<LedgerReader, OpenError> {
