@@ -55,7 +55,7 @@ use read::Handles;
 /// A topic that is open here. A clone is the same topic.
 ///
 /// Dropping the last handle without [`ManagedLedger::close`] is safe: what was acknowledged is
-/// durable, but the last ledger stays open and must be recovered by the next owner.
+/// durable, but the last ledger stays open, and the next owner has to recover it.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -166,10 +166,11 @@ struct Confirmations(Weak<Inner>);
 
 impl ManagedLedger {
     /// Opens the topic `name`, or creates it, and becomes its owner. Whoever owned it before is
-    /// fenced by the record as soon as it begins a new ledger.
+    /// fenced: its appends fail from now on, and it cannot begin another ledger.
     ///
-    /// A topic that its last owner did not close is refused for now. If the future is dropped, an
-    /// empty ledger may be left, listed or not.
+    /// A ledger that the last owner did not close is recovered. Then entries whose append failed or
+    /// was never answered may be part of the topic, behind all that was acknowledged. If the future
+    /// is dropped, an empty ledger may be left, listed or not.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -195,7 +196,7 @@ impl ManagedLedger {
         let (mut chain, mut closed_at_ms) = (Chain::new(), BTreeMap::new());
         let out_of_order = |error| OpenError::OutOfOrder { topic: topic.clone(), error };
         for listed in record.ledgers {
-            let end = rollover::end_of(&topic, &client, &config, listed).await?;
+            let end = rollover::end_of(&client, &config, listed).await?;
             chain.push_closed(listed.ledger, end.entries, end.bytes).map_err(out_of_order)?;
             closed_at_ms.insert(listed.ledger, end.closed_at_ms);
         }

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use georepl_storage as storage;
-use georepl_storage::{Advice, LedgerId, MetadataError};
+use georepl_storage::{Advice, MetadataError};
 
 use crate::chain::LedgerOutOfOrder;
 use crate::names::InvalidName;
@@ -32,26 +32,15 @@ pub enum OpenError {
         #[source]
         error: LedgerOutOfOrder,
     },
-    /// The last owner did not close the topic.
-    #[error(
-        "ledger {ledger} of topic {topic} was not closed by its last owner, and recovering it is \
-         not supported yet; close the topic where it is open"
-    )]
-    NotClosed {
-        /// The topic.
-        topic: Arc<str>,
-        /// The ledger.
-        ledger: LedgerId,
-    },
     /// Somebody else opened the topic at the same time, and won.
     #[error("topic {topic} was opened by somebody else; open it again only if it is to move here")]
     Fenced {
         /// The topic.
         topic: Arc<str>,
     },
-    /// The last ledger could not be examined.
+    /// A ledger that the last owner did not close could not be recovered.
     #[error(transparent)]
-    Ledger(#[from] storage::OpenError),
+    Ledger(#[from] storage::recover::Error),
     /// No ledger could be created.
     #[error(transparent)]
     Create(#[from] storage::CreateError),
@@ -65,7 +54,6 @@ impl OpenError {
     pub const fn advice(&self) -> Advice {
         match self {
             Self::Name(_) | Self::Record { .. } | Self::OutOfOrder { .. } => Advice::GiveUp,
-            Self::NotClosed { .. } => Advice::GiveUp,
             Self::Fenced { .. } => Advice::Reopen,
             Self::Ledger(error) => error.advice(),
             Self::Create(error) => error.advice(),

@@ -201,10 +201,9 @@ impl Inner {
     }
 }
 
-/// Where a listed ledger ends. One that the record lists as open may have been closed all the
-/// same: its owner stopped between the two steps.
+/// Where a listed ledger ends. One that the record lists as open is recovered, which fences whoever still writes to
+/// it. All that is found is part of the topic, also what was never acknowledged: its readers may have seen it.
 pub(super) async fn end_of(
-    topic: &Arc<str>,
     client: &LedgerClient,
     config: &ManagedLedgerConfig,
     listed: ListedLedger,
@@ -212,7 +211,7 @@ pub(super) async fn end_of(
     if let Some(end) = listed.end {
         return Ok(end);
     }
-    let reader = client.open(listed.ledger, &config.password).await?;
+    let reader = client.recover(listed.ledger, &config.password).await?;
     match reader.metadata().state() {
         LedgerState::Closed(end) => Ok(ListedEnd {
             entries: EntryId::following(end.last_entry).get(),
@@ -220,7 +219,7 @@ pub(super) async fn end_of(
             closed_at_ms: now_ms(),
         }),
         LedgerState::Open | LedgerState::InRecovery => {
-            Err(OpenError::NotClosed { topic: topic.clone(), ledger: listed.ledger })
+            unreachable!("a ledger that was recovered is closed")
         }
     }
 }

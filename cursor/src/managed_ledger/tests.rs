@@ -1,5 +1,5 @@
 use georepl_storage::fault::{Fault, ReleaseOrder};
-use georepl_storage::{BookieError, Password};
+use georepl_storage::{Advice, BookieError, Password};
 
 use super::*;
 use crate::testing::{NAME, Region, append, payloads};
@@ -163,12 +163,81 @@ async fn close_then_fresh_handles_see_the_exact_end() {
 }
 
 #[tokio::test]
-async fn topic_that_was_not_closed_is_refused_by_name() {
+async fn topic_of_a_dead_owner_is_recovered_with_all_that_was_acknowledged() {
+    let region = Region::new();
+    let topic = region.topic().await;
+    let positions = append(&topic, 6).await;
+    drop(topic);
+    let again = region.topic().await;
+    assert_eq!(again.end(), Offset::new(6));
+    let entries = again.read(Offset::ZERO, again.end(), u64::MAX).await.unwrap();
+    assert_eq!(entries.iter().map(|e| e.position).collect::<Vec<_>>(), positions);
+    let ends: Vec<_> = stored_record(&region).await.ledgers.iter().map(|l| l.end).collect();
+    let entries: Vec<_> = ends.iter().map(|end| end.map(|end| end.entries)).collect();
+    assert_eq!(entries, [Some(4), Some(2), None], "the recovered ledger is listed with its end");
+    let next = again.append("x".into()).await.unwrap();
+    assert_eq!(again.offset_of(next), Some(Offset::new(6)));
+}
+
+#[tokio::test]
+async fn new_owner_fences_the_old_one() {
+    let region = Region::new();
+    let old = region.topic().await;
+    append(&old, 2).await;
+    let new = region.topic().await;
+    let error = old.append("late".into()).await.unwrap_err();
+    let fenced = Refusal::Fenced { topic: NAME.into() };
+    assert_eq!(error, AppendError::OutcomeUnknown(fenced.clone()));
+    assert_eq!(old.append("later".into()).await, Err(AppendError::Refused(fenced)));
+    assert_eq!(old.close().await, Err(CloseError::Fenced { topic: NAME.into() }));
+    new.append("new".into()).await.unwrap();
+    let read = new.read(Offset::ZERO, new.end(), u64::MAX).await.unwrap();
+    let read: Vec<_> = read.into_iter().map(|entry| entry.payload).collect();
+    assert_eq!(read, [payloads(2), vec!["new".into()]].concat(), "nothing of the old one after");
+}
+
+#[tokio::test]
+async fn entries_that_were_written_but_not_acknowledged_are_recovered_behind_the_others() {
+    let region = Region::new();
+    let topic = region.topic().await;
+    append(&topic, 1).await;
+    for bookie in &region.bookies {
+        region.faults.inject(bookie, Fault::LoseResponses);
+    }
+    let permit = topic.reserve(100).await.unwrap();
+    let unanswered = topic.append_batch(permit, payloads(2));
+    // Carried out by all bookies before the runtime runs anything else of the ledger's task.
+    while region.entries_of_last_ledger() < 3 {
+        tokio::task::yield_now().await;
+    }
+    drop(topic);
+    let error = unanswered.await.unwrap_err();
+    assert!(!error.outcome_known(), "{error}");
+    for bookie in &region.bookies {
+        region.faults.heal(bookie);
+    }
+    let again = region.topic().await;
+    let read = again.read(Offset::ZERO, again.end(), u64::MAX).await.unwrap();
+    let read: Vec<_> = read.into_iter().map(|entry| entry.payload).collect();
+    assert_eq!(read, [payloads(1), payloads(2)].concat());
+}
+
+#[tokio::test]
+async fn topic_with_a_ledger_in_doubt_is_not_opened_and_says_why() {
     let region = Region::new();
     append(&region.topic().await, 1).await;
+    for bookie in &region.bookies[1..] {
+        region.faults.inject(bookie, Fault::Answer(BookieError::Io));
+    }
     let config = ManagedLedgerConfig::default();
-    let opened =
-        ManagedLedger::open(NAME, region.client.clone(), region.store.clone(), config).await;
-    let error = opened.unwrap_err();
-    assert!(error.to_string().contains("recovering it is not supported yet"), "{error}");
+    let opened = ManagedLedger::open(NAME, region.client.clone(), region.store.clone(), config);
+    let error = opened.await.unwrap_err();
+    for bookie in &region.bookies[1..] {
+        assert!(error.to_string().contains(&format!("{bookie} had an I/O error")), "{error}");
+    }
+    assert_eq!(error.advice(), Advice::Retry);
+    for bookie in &region.bookies {
+        region.faults.heal(bookie);
+    }
+    assert_eq!(region.topic().await.end(), Offset::new(1));
 }
