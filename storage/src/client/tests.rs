@@ -28,6 +28,7 @@ struct Cluster {
     bookies: Arc<MemoryBookies>,
     transport: Arc<FaultTransport>,
     store: Arc<MemoryMetadataStore>,
+    registry: Arc<MemoryBookieRegistry>,
     client: LedgerClient,
 }
 
@@ -86,8 +87,9 @@ impl Cluster {
         let bookies = Arc::new(MemoryBookies::new((1..=bookies).map(bookie)));
         let transport = Arc::new(FaultTransport::new(bookies.clone()));
         let registry = Arc::new(MemoryBookieRegistry::new(bookies.ids()));
-        let client = LedgerClient::new(transport.clone(), seen, registry, ClientConfig::default());
-        Self { bookies, transport, store, client }
+        let config = ClientConfig::default();
+        let client = LedgerClient::new(transport.clone(), seen, registry.clone(), config);
+        Self { bookies, transport, store, registry, client }
     }
 
     async fn create(&self) -> (LedgerWriter, mpsc::UnboundedReceiver<Told>) {

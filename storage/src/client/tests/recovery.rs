@@ -1,7 +1,10 @@
 //! Ledgers whose writers are gone or replaced.
 
 use super::*;
+use crate::bookie::rules::Mode;
+use crate::id::Instance;
 use crate::recover::{self, Progress};
+use crate::registry::RegisteredBookie;
 
 /// Everything from the first to the last entry of a ledger.
 async fn contents(reader: &LedgerReader) -> Vec<Bytes> {
@@ -157,7 +160,9 @@ async fn doubt_names_the_bookies_and_the_next_attempt_finishes_the_work() {
     let recover::Error::Fencing { answers, .. } = &error else {
         panic!("fencing failed, not {error}");
     };
-    let named: Vec<_> = answers.0.iter().map(|(bookie, _)| bookie.clone()).collect();
+    // By slot; the order of the members is drawn.
+    let mut named: Vec<_> = answers.0.iter().map(|(bookie, _)| bookie.clone()).collect();
+    named.sort();
     assert_eq!(named, [bookie(1), bookie(2)]);
     assert_eq!(cluster.state(ledger).await, LedgerState::InRecovery);
     cluster.transport.heal(&bookie(1));
@@ -199,6 +204,66 @@ async fn a_failed_member_is_replaced_in_the_closing_record_alone() {
     let spare = &after.last_ensemble().1[0];
     assert_eq!(cluster.bookies.entries(spare, ledger).len(), 3);
     assert!(after.instance_of(spare).is_some());
+}
+
+/// A5, rule 7: with AQ 3 one negative ends a ledger, and one of the three has forgotten everything.
+#[tokio::test(start_paused = true)]
+async fn a5_a_wiped_bookie_cannot_end_a_ledger() {
+    for wiped in 1..=3 {
+        let cluster = Cluster::new();
+        let (sink, mut told) = mpsc::unbounded_channel();
+        let sizes = QuorumSizes::new(3, 3, 3).expect("valid sizes");
+        let options = LedgerOptions { sizes, ..options() };
+        let created = cluster.client.create(options, Arc::new(Sink(sink))).await;
+        let writer = created.expect("three bookies");
+        writer.append(payloads(10)).expect("an open ledger");
+        while told.recv().await != Some(Told::Confirmed(9)) {}
+        let ledger = writer.id();
+        drop(writer);
+        cluster.bookies.wipe(&bookie(wiped), Instance(2));
+        let others = (1..=3).filter(|number| *number != wiped);
+        others.clone().for_each(|number| cluster.bookies.down(&bookie(number)));
+        let error = cluster.recover(ledger).await.expect_err("nobody knows who is up");
+        assert!(matches!(error, recover::Error::Fencing { .. }), "{error}");
+        others.for_each(|number| cluster.bookies.up(&bookie(number)));
+        let reader = cluster.recover(ledger).await;
+        // The wiped one cannot take its own place, and there is no fourth: AQ copies cannot be had.
+        let error = reader.expect_err("two of three bookies hold the entries").to_string();
+        assert!(error.contains("was set up anew"), "{error}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wiped_bookie_is_replaced_and_its_silence_about_entries_is_no_negative() {
+    for wiped in 1..=3 {
+        let cluster = Cluster::with_spares(1);
+        cluster.bookies.down(&bookie(4));
+        cluster.registry.unregister(&bookie(4));
+        let ledger = cluster.abandoned(5).await;
+        cluster.bookies.wipe(&bookie(wiped), Instance(2));
+        cluster.bookies.up(&bookie(4));
+        cluster.registry.register(RegisteredBookie {
+            id: bookie(4),
+            instance: Instance(1),
+            mode: Mode::Writable,
+        });
+        let reader = cluster.recover(ledger).await.expect("two members and a spare");
+        assert_eq!(contents(&reader).await, payloads(5));
+        assert!(!reader.metadata().last_ensemble().1.contains(&bookie(wiped)));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bookie_in_limbo_gives_what_it_has_and_denies_nothing() {
+    let cluster = Cluster::new();
+    let ledger = cluster.abandoned(2).await;
+    cluster.bookies.enter_limbo(&bookie(1), ledger);
+    cluster.bookies.down(&bookie(2));
+    let error = cluster.recover(ledger).await.expect_err("one of three speaks for itself");
+    assert!(error.to_string().contains("does not know the state"), "{error}");
+    cluster.bookies.up(&bookie(2));
+    let reader = cluster.recover(ledger).await.expect("two of three speak for themselves");
+    assert_eq!(contents(&reader).await, payloads(2));
 }
 
 #[tokio::test(start_paused = true)]
