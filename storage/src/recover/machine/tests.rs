@@ -2,6 +2,7 @@
 
 mod closing;
 mod fencing;
+mod random;
 mod scanning;
 mod write_back;
 
@@ -142,7 +143,6 @@ impl Recovery {
     }
 
     fn handle(&mut self, input: Input<'_>) {
-        assert!(self.outcome.is_none() || self.sent.is_empty() || self.asked.is_none());
         self.machine.handle(self.now, input);
         self.drain();
     }
