@@ -3,32 +3,31 @@
 //! Everything that happens is put into one mailbox; a turn takes what is there, hands it to the
 //! machine and carries the outputs out. An idle replicator is one parked task and no timer.
 
+mod link;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use georepl_cursor::{
-    Entry, ManagedCursor, MarkDeleteRefused, Offset, Position, ReadError, ReadId, ReadLimits,
-    ReadOutcome, ReadRefused, ReadSink, ReadStart, Rewound,
+    Entry, ManagedCursor, MarkDeleteRefused, Offset, Position, ReadId, ReadLimits, ReadOutcome,
+    ReadRefused, ReadSink, ReadStart, Rewound,
 };
-use georepl_storage::{Clock, Mailbox, MetadataError, Time};
+use georepl_storage::{Advice, Clock, Mailbox, MetadataError, Time};
 use parking_lot::Mutex;
-use tokio::sync::{Notify, watch};
-use tokio::task::JoinHandle;
+use tokio::sync::{Notify, oneshot, watch};
 
 use crate::filter::{Verdict, decide};
 use crate::limits::{Limits, LimitsError};
 use crate::machine::{Accounting, Held, Input, Machine, State, Stop};
 use crate::message::{Frame, FrameError, Splicer};
-use crate::port::{CursorPort, RemotePort, run};
-use crate::producer::{
-    EventSink, OpenedSession, Opening, Prepared, RemoteProducer, RemoteSession, SessionEvent,
-    SessionEvents,
-};
-use crate::session::{Incarnation, OpenError, Outgoing, SessionId, Source, Watermark};
+use crate::port::{CursorPort, run};
+use crate::producer::{EventSink, Prepared, RemoteProducer, RemoteSession, SessionEvent};
+use crate::session::SessionId;
 use crate::stats::{Meters, ReplicatorStats};
-use crate::why::Why;
+use crate::why::{StopReason, Why};
 use crate::window::{Content, Delivered};
+use link::Link;
 
 /// Which topic goes where, and within which bounds.
 #[derive(Clone, Debug)]
@@ -68,6 +67,34 @@ pub enum NewReplicatorError {
     /// The cursor could not be taken over.
     #[error("the cursor could not be taken over: {0}")]
     Ownership(#[from] MetadataError),
+}
+
+impl NewReplicatorError {
+    /// What to do about it.
+    pub const fn advice(&self) -> Advice {
+        match self {
+            Self::Limits(error) => error.advice(),
+            Self::Ownership(error) => error.advice(),
+        }
+    }
+}
+
+/// The replicator ended for good before the topic was drained.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the replicator ended for good: {reason}")]
+pub struct Ended {
+    /// Why.
+    pub reason: StopReason,
+}
+
+impl Ended {
+    /// What to do about it: open the cursor again if need be, and make a new replicator.
+    pub const fn advice(&self) -> Advice {
+        match self.reason {
+            StopReason::LaterIncarnation(_) => Advice::GiveUp,
+            _ => Advice::Reopen,
+        }
+    }
 }
 
 /// What a shutdown left undone.
@@ -111,11 +138,16 @@ enum Event {
     Input(Input<Prepared>),
     Read { id: ReadId, outcome: ReadOutcome<Entry> },
     Opened { id: SessionId, held: Held, session: Box<dyn RemoteSession> },
+    Shutdown { until: Time, stopped: oneshot::Sender<()> },
 }
 
 impl Replicator {
     /// A stopped replicator of `cursor` to `remote`, with a task on the current runtime. Takes the
-    /// cursor over: sessions of its earlier owners are refused from the first opening on.
+    /// cursor over: sessions of its earlier owners are refused from the first opening on. A
+    /// replicator of the same cursor that still runs ends then; shut it down first.
+    ///
+    /// If the future is dropped, the cursor may have been taken over and nothing else has
+    /// happened: call it again. Must be called within a runtime.
     ///
     /// # Errors
     /// [`NewReplicatorError`].
@@ -128,7 +160,7 @@ impl Replicator {
         let owner = cursor.take_ownership().await?;
         let machine = Machine::new(config.limits.clone(), owner, cursor.last_published());
         let shared = Arc::new(Shared {
-            meters: Mutex::new(Meters::new(&config.topic, &config.remote_cluster)),
+            meters: Mutex::new(meters(&config)),
             clock: Clock::new(),
             machine: Mutex::new(machine),
             events: Mailbox::new(),
@@ -191,27 +223,35 @@ impl Replicator {
     /// without an end: put a timeout around the call, and ask [`Replicator::why`] when it strikes.
     /// What somebody else acknowledges on the cursor is noticed at the replicator's next turn.
     /// Cancel-safe: a dropped call leaves nothing behind.
-    pub async fn drained(&self) {
+    ///
+    /// # Errors
+    /// [`Ended`], when it ended for good before that.
+    pub async fn drained(&self) -> Result<(), Ended> {
         let shared = self.shared();
         let end = shared.cursor.ledger().end();
         loop {
             // Made before the cursor is asked: a turn that ends in between is not missed.
             let turned = shared.turned.notified();
             if shared.cursor.mark_delete_offset() >= end {
-                return;
+                return Ok(());
+            }
+            if let Some(reason) = shared.machine.lock().ended() {
+                return Err(Ended { reason: reason.clone() });
             }
             turned.await;
         }
     }
 
     /// Stops reading and sending, waits until what was sent is answered, for at most `deadline`,
-    /// and stops. Cancel-safe: a dropped call stops all the same.
+    /// and stops. What was asked for before it is done before it, so that it also undoes a start
+    /// that has not happened yet. Cancel-safe: a dropped call stops all the same.
     pub async fn shutdown(&self, deadline: Duration) -> Leftover {
         let shared = self.shared();
-        let mut state = self.watch();
-        self.input(Input::Stop(Stop::Settle(shared.clock.now() + deadline)));
-        let stopped = state.wait_for(|state| *state == State::Stopped).await;
-        drop(stopped);
+        let (reply, stopped) = oneshot::channel();
+        let until = shared.clock.now() + deadline;
+        shared.events.push(Event::Shutdown { until, stopped: reply });
+        // An error says that the task has ended, and then it is stopped too.
+        let _ = stopped.await;
         Leftover { backlog: shared.cursor.backlog() }
     }
 
@@ -249,23 +289,51 @@ impl EventSink for Shared {
     }
 }
 
+fn meters(config: &ReplicatorConfig) -> Meters {
+    Meters::new(&config.local_cluster, &config.remote_cluster, &config.topic)
+}
+
 struct Task {
     shared: Arc<Shared>,
     link: Link,
     splicer: Splicer,
+    /// Shutdowns that wait for it to be stopped.
+    shutdowns: Vec<oneshot::Sender<()>>,
+}
+
+/// Whatever ends the task, also a panic in the remote's code or the end of the runtime: nobody is
+/// left waiting for it, and it does not look as if it still ran.
+struct Obituary(Arc<Shared>);
+
+impl Drop for Obituary {
+    fn drop(&mut self) {
+        let Self(shared) = self;
+        let message = if std::thread::panicking() {
+            "its task panicked; the panic's message is on standard error"
+        } else {
+            "its runtime was shut down"
+        };
+        shared.machine.lock().fail(message.into());
+        shared.events.close();
+        let mut unread = Vec::new();
+        shared.events.take_into(&mut unread);
+        shared.publish(State::Stopped);
+        shared.turned.notify_waiters();
+    }
 }
 
 impl Task {
     fn new(shared: Arc<Shared>, remote: Arc<dyn RemoteProducer>) -> Self {
         let splicer = Splicer::new(&shared.config.local_cluster);
-        let link = Link { shared: Arc::clone(&shared), remote, opening: None, session: None };
-        Self { shared, link, splicer }
+        let link = Link::new(Arc::clone(&shared), remote);
+        Self { shared, link, splicer, shutdowns: Vec::new() }
     }
 
     async fn run(mut self) {
+        let _obituary = Obituary(Arc::clone(&self.shared));
         let mut events = Vec::new();
         loop {
-            let wake = self.shared.machine.lock().wake_at();
+            let wake = self.shared.wake();
             // Both waits are cancel-safe: what was not taken stays in the mailbox.
             tokio::select! {
                 biased;
@@ -278,6 +346,8 @@ impl Task {
                 self.take(event);
             }
             self.report();
+            // While entries are at hand and the remote answers at once, nothing above ever waits.
+            tokio::task::coop::consume_budget().await;
         }
         self.take(Event::Input(Input::Stop(Stop::Now)));
         self.report();
@@ -290,17 +360,28 @@ impl Task {
                 Input::ReadCompleted { id, outcome: self.prepare(outcome) }
             }
             Event::Opened { id, held, session } => {
-                if self.link.opening.as_ref().is_none_or(|(opening, _)| *opening != id) {
+                if !self.link.opened(id, session) {
                     return;
                 }
-                self.link.opening = None;
-                self.link.session = Some((id, session));
                 Input::Opened { session: id, held }
+            }
+            Event::Shutdown { until, stopped } => {
+                self.shutdowns.push(stopped);
+                Input::Stop(Stop::Settle(until))
             }
         };
         let mut cursor = Reader { shared: &self.shared };
-        let mut machine = self.shared.machine.lock();
-        run(&mut machine, self.shared.clock.now(), input, &mut cursor, &mut self.link);
+        let state = {
+            let mut machine = self.shared.machine.lock();
+            run(&mut machine, self.shared.clock.now(), input, &mut cursor, &mut self.link);
+            machine.state()
+        };
+        self.link.flush();
+        self.shared.publish(state);
+        if state == State::Stopped {
+            // A receiver that is gone no longer wants to know.
+            self.shutdowns.drain(..).for_each(|stopped| drop(stopped.send(())));
+        }
     }
 
     fn prepare(&mut self, outcome: ReadOutcome<Entry>) -> ReadOutcome<Delivered<Prepared>> {
@@ -342,30 +423,41 @@ impl Task {
     }
 
     fn report(&self) {
-        let (state, accounting) = {
-            let machine = self.shared.machine.lock();
-            (machine.state(), machine.accounting())
-        };
-        let backlog = self.shared.cursor.backlog();
-        self.shared.meters.lock().turn(self.shared.clock.now(), &accounting, backlog);
-        self.shared.state.send_if_modified(|known| {
+        let shared = &self.shared;
+        let accounting = shared.machine.lock().accounting();
+        let backlog = shared.cursor.backlog();
+        shared.meters.lock().turn(shared.clock.now(), &accounting, backlog);
+        shared.turned.notify_waiters();
+    }
+}
+
+impl Shared {
+    /// When the machine is to be woken, and what that must not go beyond.
+    fn wake(&self) -> Option<(Time, Option<Time>)> {
+        let machine = self.machine.lock();
+        machine.wake_at().map(|wake| (wake, machine.deadline()))
+    }
+
+    fn publish(&self, state: State) {
+        self.state.send_if_modified(|known| {
             let changed = *known != state;
             if changed {
-                let ReplicatorConfig { topic, remote_cluster, .. } = &self.shared.config;
+                let ReplicatorConfig { topic, remote_cluster, .. } = &self.config;
                 tracing::info!(%topic, remote = %remote_cluster, ?state, "replicator");
             }
             *known = state;
             changed
         });
-        self.shared.turned.notify_waiters();
     }
 }
 
-/// Up to a tenth longer than asked, so that many replicators do not all come back at once.
-async fn sleep(clock: Clock, wake: Option<Time>) {
-    if let Some(wake) = wake {
+/// Up to a tenth longer than asked, so that many replicators do not all come back at once; but
+/// never beyond a deadline that somebody was promised.
+async fn sleep(clock: Clock, wake: Option<(Time, Option<Time>)>) {
+    if let Some((wake, deadline)) = wake {
         let wait = wake.saturating_since(clock.now());
-        clock.sleep_until(wake + wait.mul_f64(fastrand::f64() / 10.0)).await;
+        let late = wake + wait.mul_f64(fastrand::f64() / 10.0);
+        clock.sleep_until(deadline.map_or(late, |deadline| late.min(deadline))).await;
     }
 }
 
@@ -394,90 +486,6 @@ impl CursorPort for Reader<'_> {
     ) -> Result<(), MarkDeleteRefused> {
         self.shared.cursor.acknowledge(through, last_published)
     }
-}
-
-/// The session that is open or being opened; at most one of each.
-struct Link {
-    shared: Arc<Shared>,
-    remote: Arc<dyn RemoteProducer>,
-    opening: Option<(SessionId, JoinHandle<()>)>,
-    session: Option<(SessionId, Box<dyn RemoteSession>)>,
-}
-
-impl RemotePort<Prepared> for Link {
-    fn open(&mut self, session: SessionId, incarnation: Incarnation) {
-        self.abort_opening();
-        let config = &self.shared.config;
-        let source =
-            Source { cluster: Arc::clone(&config.local_cluster), topic: Arc::clone(&config.topic) };
-        let opening = Opening { source, session, incarnation };
-        let (shared, remote) = (Arc::clone(&self.shared), Arc::clone(&self.remote));
-        let task = tokio::spawn(async move {
-            let sink: Arc<dyn EventSink> = shared.clone();
-            let opened = remote.open(opening, SessionEvents::new(session, sink)).await;
-            let answer = match opened {
-                Ok(opened) => check(&shared.cursor, opened).await,
-                Err(error) => Err(error),
-            };
-            shared.events.push(match answer {
-                Ok((held, opened)) => Event::Opened { id: session, held, session: opened },
-                Err(error) => Event::Input(Input::OpenFailed { session, error }),
-            });
-        });
-        self.opening = Some((session, task));
-    }
-
-    fn send(&mut self, session: SessionId, batch: Vec<Outgoing<Prepared>>) {
-        if let Some((open, remote)) = &mut self.session
-            && *open == session
-        {
-            remote.submit(batch);
-        }
-    }
-
-    fn close(&mut self, session: SessionId) {
-        if self.opening.as_ref().is_some_and(|(opening, _)| *opening == session) {
-            self.abort_opening();
-        }
-        if self.session.as_ref().is_some_and(|(open, _)| *open == session) {
-            self.session = None;
-        }
-    }
-}
-
-impl Link {
-    fn abort_opening(&mut self) {
-        if let Some((_, task)) = self.opening.take() {
-            task.abort();
-        }
-    }
-}
-
-impl Drop for Link {
-    fn drop(&mut self) {
-        self.abort_opening();
-    }
-}
-
-/// Compares what the remote holds with this source's own log. A source that lost data may have
-/// used a position again for another entry; going on would leave the two logs apart for good.
-async fn check(
-    cursor: &ManagedCursor,
-    opened: OpenedSession,
-) -> Result<(Held, Box<dyn RemoteSession>), OpenError> {
-    let OpenedSession { watermark, session } = opened;
-    let held = match watermark {
-        None => Held::Through(None),
-        Some(Watermark { position, checksum }) => match cursor.ledger().read_at(position).await {
-            Ok(own) if crc32c::crc32c(&own.payload) == checksum => Held::Through(Some(position)),
-            Ok(_) | Err(ReadError::NoSuchEntry { .. }) => Held::Foreign(position),
-            Err(error) => {
-                let message = format!("the entry it names, {position}, was not read: {error}");
-                return Err(OpenError::Unreachable(message.into()));
-            }
-        },
-    };
-    Ok((held, session))
 }
 
 #[cfg(test)]

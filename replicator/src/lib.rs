@@ -25,7 +25,7 @@ mod driver;
 
 pub use backoff::Backoff;
 #[cfg(feature = "io")]
-pub use driver::{Leftover, NewReplicatorError, Replicator, ReplicatorConfig};
+pub use driver::{Ended, Leftover, NewReplicatorError, Replicator, ReplicatorConfig};
 pub use filter::PassReason;
 pub use limits::{Limits, LimitsError};
 pub use machine::{Accounting, Held, Input, Machine, Output, State, Stop};

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use georepl_storage::Advice;
+
 use crate::backoff::Backoff;
 
 /// Bounds and timeouts of one replicator. The defaults suit a link of up to 200 ms round trip.
@@ -22,8 +24,8 @@ pub struct Limits {
     /// How long storage may take over a read. Afterwards the read no longer counts, and the cursor
     /// is rewound. Longer than storage's own timeouts. Default 30 s.
     pub read_timeout: Duration,
-    /// How long the remote may leave every send unanswered before the session is given up.
-    /// Default 30 s.
+    /// How long the remote may leave the first unanswered entry so, whatever it answers for later
+    /// ones, before the session is given up. Default 30 s.
     pub receipt_timeout: Duration,
     /// How long the opening of a session may take. Default 10 s.
     pub open_timeout: Duration,
@@ -31,7 +33,7 @@ pub struct Limits {
     pub open_backoff: Backoff,
     /// Before a refused entry is sent again. Default 100 ms to 60 s.
     pub refused_backoff: Backoff,
-    /// After a failed or empty read. Default 1 s to 60 s.
+    /// After a failed or empty read; the next asks for a single entry. Default 1 s to 60 s.
     pub read_backoff: Backoff,
 }
 
@@ -57,15 +59,25 @@ impl Default for Limits {
 
 /// A bound that is out of range.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{name} is {value}; it must be {range}")]
+#[error("{name} is {value}; set it to {range}")]
 pub struct LimitsError {
     name: &'static str,
     value: u64,
     range: &'static str,
 }
 
+impl LimitsError {
+    /// What to do about it.
+    pub const fn advice(&self) -> Advice {
+        Advice::GiveUp
+    }
+}
+
 impl Limits {
     /// Checks the ranges.
+    ///
+    /// # Errors
+    /// [`LimitsError`] names the first that is out of range.
     pub fn validate(&self) -> Result<(), LimitsError> {
         let check = |name, value: u64, valid: bool, range| {
             if valid { Ok(()) } else { Err(LimitsError { name, value, range }) }

@@ -4,7 +4,7 @@
 //!             Start                        session open, cursor rewound
 //!   Stopped ─────────► Starting ───────────────────────────────────────► Started
 //!      ▲                  ▲  one procedure for the start and every failure  │
-//!      │                  └── refused, gap, link lost, timeouts ◄───────────┤ (still Started
+//!      │                  └── refused, gap, link lost, timeouts, moved ◄────┤ (still Started
 //!      └────────────────────── Stop, Terminated and drained, cursor closed ─┘  to the world)
 //! ```
 //!
@@ -20,6 +20,10 @@
 //! Every failure ends its session, so within one session a position is sent at most once and an
 //! answer can never be mistaken for the answer to another attempt.
 //!
+//! The cursor is not the replicator's own: an operator skips with it, another reader rewinds it or
+//! reads from it, another replicator takes it over. A read that does not begin where the window
+//! ends shows it, and is answered by the procedure too.
+//!
 //! The driver's obligations: pass each input once; then drain [`Machine::poll_output`] until
 //! `None`, carrying each output out in order; answer [`Output::Read`], [`Output::CancelRead`] and
 //! [`Output::Rewind`] with their input before polling again; call [`Machine::handle`] with
@@ -31,148 +35,29 @@
 //! 2. An entry is settled by this session's answer for exactly its position, by the watermark a
 //!    session opened with, or by a recorded reason. By nothing else.
 //! 3. Entries are sent in order, each once per session, each with the position sent before it.
-//! 4. Reads are delivered in order and without gaps: window tail = first entry delivered.
+//! 4. Only a read that begins at the window's tail enters the window: no gap, no overlap.
 //! 5. read = published + duplicate + filtered + rewound + open.
 //! 6. A stopped machine wants nothing: no timer, no read, no session.
 
 mod accounting;
 mod flow;
+mod interface;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use georepl_cursor::{
-    Generation, Offset, Position, ReadId, ReadLimits, ReadOutcome, ReadRefused, ReadStart, Rewound,
-};
+use georepl_cursor::{Generation, Position, ReadId, ReadOutcome, ReadRefused, ReadStart, Rewound};
 use georepl_storage::Time;
 
 pub use accounting::Accounting;
 use flow::Flow;
+pub use interface::{Held, Input, Output, State, Stop};
 
 use crate::limits::Limits;
-use crate::session::{Incarnation, OpenError, Outgoing, Receipt, SessionId};
+use crate::session::{Incarnation, OpenError, Receipt, SessionId};
 use crate::why::{Reason, RewindReason, StopReason, Wake, Why};
 use crate::window::{Delivered, Settled, Window};
-
-/// What the world sees.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum State {
-    /// It was started and has not yet rewound the cursor under its first session.
-    Starting,
-    /// It replicates, or says why it does not.
-    Started,
-    /// It is not running.
-    Stopped,
-}
-
-/// What the remote holds, as its answer to an opening says, checked against the source's log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Held {
-    /// Everything up to here; nothing yet when `None`.
-    Through(Option<Position>),
-    /// A position where this source has no entry, or another one.
-    Foreign(Position),
-}
-
-/// How to stop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Stop {
-    /// At once. What was sent may still land; the next session's opening tells.
-    Now,
-    /// Read and send no more, and stop when every send is answered or at this time.
-    Settle(Time),
-}
-
-/// Everything that can happen to a replicator.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Input<E> {
-    /// Start it. No effect when it runs or may not be started again.
-    Start,
-    /// Stop it. No effect when it is stopped.
-    Stop(Stop),
-    /// The answer to [`Output::Read`].
-    ReadAnswered(Result<ReadStart, ReadRefused>),
-    /// A read ended. The cursor reports each once, in order.
-    ReadCompleted {
-        /// Which read.
-        id: ReadId,
-        /// How it ended.
-        outcome: ReadOutcome<Delivered<E>>,
-    },
-    /// The answer to [`Output::CancelRead`]: whether a waiting read was taken.
-    CancelAnswered(bool),
-    /// The answer to [`Output::Rewind`].
-    Rewound(Rewound),
-    /// The cursor is closed: nothing can be read or acknowledged any more.
-    CursorClosed,
-    /// The opening of a session was answered.
-    Opened {
-        /// Which session.
-        session: SessionId,
-        /// What the remote holds.
-        held: Held,
-    },
-    /// A session could not be opened.
-    OpenFailed {
-        /// Which session.
-        session: SessionId,
-        /// Why.
-        error: OpenError,
-    },
-    /// The remote answered for entries.
-    Receipts {
-        /// In which session.
-        session: SessionId,
-        /// The answers, in any order.
-        receipts: Vec<Receipt>,
-    },
-    /// A session ended by itself.
-    Lost {
-        /// Which session.
-        session: SessionId,
-        /// Why, for people.
-        message: Arc<str>,
-    },
-    /// Time has passed.
-    Tick,
-    /// A part outside the machine broke a promise; the replicator ends with this reason.
-    Failed(Arc<str>),
-}
-
-/// Everything a replicator does.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Output<E> {
-    /// Open a session; answer with [`Input::Opened`] or [`Input::OpenFailed`].
-    Open {
-        /// The new session.
-        session: SessionId,
-        /// The source's incarnation.
-        incarnation: Incarnation,
-    },
-    /// Give a session up, open or still opening.
-    Close(SessionId),
-    /// Start a read or a wait; answer with [`Input::ReadAnswered`].
-    Read(ReadLimits),
-    /// Cancel the waiting read; answer with [`Input::CancelAnswered`].
-    CancelRead,
-    /// Rewind the cursor; answer with [`Input::Rewound`].
-    Rewind,
-    /// Publish entries, in this order.
-    Send {
-        /// In which session.
-        session: SessionId,
-        /// The entries.
-        batch: Vec<Outgoing<E>>,
-    },
-    /// Acknowledge every entry before `through`.
-    Acknowledge {
-        /// The first entry that is not acknowledged.
-        through: Offset,
-        /// The last position among them that the remote holds, if it moved.
-        last_published: Option<Position>,
-    },
-}
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Life<E> {
@@ -218,7 +103,7 @@ impl<E> Machine<E> {
             Input::Stop(Stop::Settle(until)) => self.on_settle(until),
             Input::ReadAnswered(answer) => self.on_read_answered(now, answer),
             Input::ReadCompleted { id, outcome } => self.on_read_completed(now, id, outcome),
-            Input::CancelAnswered(cancelled) => self.on_cancel_answered(cancelled),
+            Input::CancelAnswered(cancelled) => self.on_cancel_answered(now, cancelled),
             Input::Rewound(rewound) => self.finish_rewind(rewound),
             Input::CursorClosed => self.stop(StopReason::CursorClosed),
             Input::Opened { session, held } => self.on_opened(now, session, held),
@@ -235,6 +120,12 @@ impl<E> Machine<E> {
         }
     }
 
+    /// Ends it because whoever runs it cannot go on. Wants nothing done any more.
+    pub fn fail(&mut self, message: Arc<str>) {
+        self.stop(StopReason::Failed(message));
+        self.outputs.clear();
+    }
+
     /// The next thing to do, until `None`.
     pub fn poll_output(&mut self) -> Option<Output<E>> {
         self.outputs.pop_front()
@@ -245,6 +136,15 @@ impl<E> Machine<E> {
         match &self.life {
             Life::Stopped(_) => None,
             Life::Running(flow) => flow.wake_at(),
+        }
+    }
+
+    /// When a stop that settles is over at the latest. Unlike [`Machine::wake_at`], which a driver
+    /// may overshoot a little, this was promised to somebody.
+    pub fn deadline(&self) -> Option<Time> {
+        match &self.life {
+            Life::Stopped(_) => None,
+            Life::Running(flow) => flow.stop_at,
         }
     }
 
@@ -271,11 +171,19 @@ impl<E> Machine<E> {
                 if flow.reason() == Reason::WaitingForEntries
                     && backlog > flow.window.len() as u64 =>
             {
-                (Reason::Reading, Wake::Storage(self.limits.read_timeout))
+                (Reason::Reading, Wake::Read)
             }
             Life::Running(flow) => (flow.reason(), flow.wake(now)),
         };
         Why { reason, since: now.saturating_since(self.reason_since.1), wake, backlog }
+    }
+
+    /// Why it ended for good, if it did: no start has an effect any more.
+    pub fn ended(&self) -> Option<&StopReason> {
+        match &self.life {
+            Life::Stopped(reason) if !reason.may_restart() => Some(reason),
+            Life::Stopped(_) | Life::Running(_) => None,
+        }
     }
 
     /// What became of the entries that were read.
@@ -358,7 +266,7 @@ impl<E> Machine<E> {
 
     fn on_settle(&mut self, until: Time) {
         if let Life::Running(flow) = &mut self.life {
-            flow.stop_at = Some(until);
+            flow.settle_until(until);
         }
     }
 
@@ -388,14 +296,21 @@ impl<E> Machine<E> {
             return;
         };
         match answer {
-            Ok(start) => flow.read_started(now, start, self.limits.read_timeout),
+            Ok(start) => {
+                if !flow.read_started(now, start, self.limits.read_timeout) {
+                    self.cursor_moved(now);
+                }
+            }
             Err(ReadRefused::Closed) => self.stop(StopReason::CursorClosed),
             Err(ReadRefused::Terminated) => flow.log_ended(),
             Err(ReadRefused::AlreadyWaiting | ReadRefused::TooManyInFlight) => {
                 // Someone else reads through this cursor. Not ours to break; tried again later.
                 flow.read_failed(now, "another reader uses this cursor".into(), &self.limits);
             }
-            Err(ReadRefused::NothingToRead) => unreachable!("a read that waits is not refused"),
+            Err(refused @ ReadRefused::NothingToRead) => {
+                let message = format!("the cursor does not wait for entries: {refused}").into();
+                flow.read_failed(now, message, &self.limits);
+            }
         }
     }
 
@@ -413,10 +328,13 @@ impl<E> Machine<E> {
             ReadOutcome::Entries(entries) if entries.is_empty() => {
                 flow.read_failed(now, "storage answered without entries".into(), &self.limits);
             }
+            ReadOutcome::Entries(_) if id.from != flow.window.tail() => self.cursor_moved(now),
             ReadOutcome::Entries(entries) => {
-                assert_eq!(id.from, flow.window.tail(), "4: reads are delivered in order");
                 self.accounting.read += entries.len() as u64;
                 flow.delivered(entries);
+                if flow.waits_elsewhere() {
+                    self.outputs.push_back(Output::CancelRead);
+                }
             }
             ReadOutcome::Cancelled | ReadOutcome::Superseded => {}
             ReadOutcome::Failed(failed) => flow.read_failed(now, failed.message, &self.limits),
@@ -425,12 +343,31 @@ impl<E> Machine<E> {
         }
     }
 
-    fn on_cancel_answered(&mut self, cancelled: bool) {
-        if let Life::Running(flow) = &mut self.life
-            && cancelled
-        {
-            flow.forget_waiting_read();
+    fn on_cancel_answered(&mut self, now: Time, cancelled: bool) {
+        let Life::Running(flow) = &mut self.life else {
+            return;
+        };
+        // Cancelled with no rewind under way, it waited behind entries that were never delivered
+        // here. Not cancelled, it was taken back by a short read and its completion is on its way.
+        if cancelled && flow.forget_waiting_read() && !flow.is_rewinding() {
+            self.cursor_moved(now);
         }
+    }
+
+    /// Somebody else moved the cursor: what is in the window and what is read next do not meet.
+    /// The delay of a failed session keeps two readers of one cursor from chasing each other.
+    fn cursor_moved(&mut self, now: Time) {
+        let Life::Running(flow) = &mut self.life else {
+            return;
+        };
+        // Nothing more is read, and the session is needed to settle what was sent.
+        if flow.stop_at.is_some() {
+            return;
+        }
+        let session = flow.any_session();
+        flow.retry_open(now, "somebody else moves this cursor".into(), &self.limits);
+        self.outputs.extend(session.map(Output::Close));
+        self.begin_rewind(now, RewindReason::CursorMoved);
     }
 }
 
@@ -559,16 +496,20 @@ impl<E> Machine<E> {
         };
         flow.end_read_retry(now);
         let due = |at: Option<Time>| at.is_some_and(|at| at <= now);
-        if due(flow.open_due()) || due(flow.receipts_due()) {
-            let session = flow.any_session().expect("a session that timed out is there");
-            let message = "the remote did not answer in time".into();
+        let session = flow.any_session();
+        if due(flow.open_due()) {
+            // A rewind is awaited already: there is no opening without one.
+            let message = "the remote did not answer the opening in time".into();
+            flow.retry_open(now, message, &self.limits);
+            self.outputs.extend(session.map(Output::Close));
+        } else if due(flow.receipts_due()) {
+            let message = "the remote left an entry without a receipt".into();
             flow.retry_open(now, message, &self.limits);
             self.accounting.links_lost += 1;
-            self.outputs.push_back(Output::Close(session));
+            self.outputs.extend(session.map(Output::Close));
             self.begin_rewind(now, RewindReason::ReceiptTimeout);
         } else if due(flow.read_due()) {
             // The session is sound, but only an opening tells what the remote holds by now.
-            let session = flow.any_session();
             flow.reopen(now);
             self.outputs.extend(session.map(Output::Close));
             self.begin_rewind(now, RewindReason::ReadTimeout);
@@ -639,3 +580,6 @@ impl<E> Machine<E> {
 fn until(now: Time, at: Time) -> Duration {
     at.saturating_since(now)
 }
+
+#[cfg(test)]
+mod tests;

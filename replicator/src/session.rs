@@ -8,6 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use georepl_cursor::Position;
+use georepl_storage::Advice;
 
 /// Whose entries are sent: a topic of a cluster, in one incarnation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -104,4 +105,30 @@ pub enum OpenError {
         /// The newest incarnation the remote knows.
         newest: Incarnation,
     },
+}
+
+impl OpenError {
+    /// What to do about it. The replicator itself opens again as long as that may help.
+    pub const fn advice(&self) -> Advice {
+        match self {
+            Self::Unreachable(_) => Advice::Retry,
+            // Whoever took the cursor over goes on; taking it back is a decision.
+            Self::LaterOwner { .. } => Advice::Reopen,
+            Self::LaterIncarnation { .. } => Advice::GiveUp,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn openings_advise_by_who_must_act() {
+        let (asked, newest) = (SessionId::default(), SessionId { owner: 2, counter: 1 });
+        assert_eq!(OpenError::Unreachable("down".into()).advice(), Advice::Retry);
+        assert_eq!(OpenError::LaterOwner { asked, newest }.advice(), Advice::Reopen);
+        let (asked, newest) = (Incarnation(1), Incarnation(2));
+        assert_eq!(OpenError::LaterIncarnation { asked, newest }.advice(), Advice::GiveUp);
+    }
 }

@@ -34,6 +34,26 @@ impl StopReason {
     }
 }
 
+impl fmt::Display for StopReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotStarted => write!(f, "it was not started"),
+            Self::Requested => write!(f, "it was stopped"),
+            Self::Drained => {
+                write!(f, "the topic is terminated and everything is replicated")
+            }
+            Self::CursorClosed => write!(f, "the cursor is closed"),
+            Self::LaterOwner(session) => {
+                write!(f, "another owner took the cursor over (session {session})")
+            }
+            Self::LaterIncarnation(newest) => {
+                write!(f, "the remote knows incarnation {} of this source", newest.0)
+            }
+            Self::Failed(message) => write!(f, "it failed: {message}"),
+        }
+    }
+}
+
 /// Why the cursor is to be rewound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RewindReason {
@@ -49,16 +69,19 @@ pub enum RewindReason {
     ReceiptTimeout,
     /// Storage did not answer in time.
     ReadTimeout,
+    /// Somebody else moved the cursor.
+    CursorMoved,
 }
 
 impl RewindReason {
-    const ALL: [(Self, &'static str); 6] = [
+    const ALL: [(Self, &'static str); 7] = [
         (Self::Start, "start"),
         (Self::Refused, "refused"),
         (Self::Gap, "gap"),
         (Self::LinkLost, "link lost"),
         (Self::ReceiptTimeout, "receipt timeout"),
         (Self::ReadTimeout, "read timeout"),
+        (Self::CursorMoved, "cursor moved by somebody else"),
     ];
 }
 
@@ -151,8 +174,6 @@ pub enum Reason {
     Reading,
     /// Every entry was read; the next one wakes it.
     WaitingForEntries,
-    /// The topic is terminated: no entry will follow.
-    Ended,
     /// None of the others: a defect. Counted, and 0 as far as is known.
     Unexplained,
 }
@@ -173,7 +194,6 @@ impl Reason {
             Self::AwaitingReceipts { .. } => "awaiting-receipts",
             Self::Reading => "reading",
             Self::WaitingForEntries => "waiting-for-entries",
-            Self::Ended => "ended",
             Self::Unexplained => "unexplained",
         }
     }
@@ -182,19 +202,7 @@ impl Reason {
 impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Stopped(StopReason::NotStarted) => write!(f, "it was not started"),
-            Self::Stopped(StopReason::Requested) => write!(f, "it was stopped"),
-            Self::Stopped(StopReason::Drained) => {
-                write!(f, "the topic is terminated and everything is replicated")
-            }
-            Self::Stopped(StopReason::CursorClosed) => write!(f, "the cursor is closed"),
-            Self::Stopped(StopReason::LaterOwner(session)) => {
-                write!(f, "another owner took the cursor over (session {session})")
-            }
-            Self::Stopped(StopReason::LaterIncarnation(newest)) => {
-                write!(f, "the remote knows incarnation {} of this source", newest.0)
-            }
-            Self::Stopped(StopReason::Failed(message)) => write!(f, "it failed: {message}"),
+            Self::Stopped(reason) => reason.fmt(f),
             Self::Stopping => write!(f, "it is stopping: sent entries are being settled"),
             Self::RemoteBehind { watermark, last_published } => write!(
                 f,
@@ -224,7 +232,6 @@ impl fmt::Display for Reason {
             }
             Self::Reading => write!(f, "storage is reading"),
             Self::WaitingForEntries => write!(f, "everything was read; it waits for entries"),
-            Self::Ended => write!(f, "the topic is terminated"),
             Self::Unexplained => write!(f, "no reason is known; this is a defect"),
         }
     }
@@ -241,6 +248,8 @@ pub enum Wake {
     Remote(Duration),
     /// Storage's answer, or its timeout after this long.
     Storage(Duration),
+    /// The end of a read that waited until an entry came: storage's own timeouts bound it.
+    Read,
     /// The next entry.
     Append,
     /// Nothing: a defect.
@@ -273,6 +282,7 @@ impl fmt::Display for Why {
             Wake::Storage(after) => {
                 write!(f, "storage has {:.1} s to answer", after.as_secs_f64())
             }
+            Wake::Read => write!(f, "storage answers within its own timeouts"),
             Wake::Append => write!(f, "the next entry wakes it"),
             Wake::Nothing => write!(f, "nothing will wake it"),
         }

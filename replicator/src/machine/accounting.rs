@@ -32,7 +32,7 @@ pub struct Accounting {
     pub rewinds: u64,
     /// Sessions opened or tried to.
     pub sessions: u64,
-    /// Sessions that ended without being given up by us.
+    /// Sessions that ended by themselves, or were given up because a receipt stayed away.
     pub links_lost: u64,
     /// Sessions given up because an entry was refused.
     pub refusals: u64,

@@ -68,6 +68,13 @@ struct Retry {
     message: Arc<str>,
 }
 
+/// The first entry without a receipt, and until when the remote may leave it so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Awaited {
+    position: Position,
+    until: Time,
+}
+
 /// The entry that the remote refused last.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct RefusedHead {
@@ -92,7 +99,7 @@ pub(super) struct Flow<E> {
     /// Failed reads since the last that brought entries.
     read_failures: u32,
     refused: Option<RefusedHead>,
-    receipts_due: Option<Time>,
+    awaited: Option<Awaited>,
     pub(super) stop_at: Option<Time>,
 }
 
@@ -113,13 +120,20 @@ impl<E> Flow<E> {
             read_retry: None,
             read_failures: 0,
             refused: None,
-            receipts_due: None,
+            awaited: None,
             stop_at: None,
         }
     }
 
     pub(super) fn is_starting(&self) -> bool {
         self.rewinding.is_some_and(|rewinding| rewinding.reasons.contains(RewindReason::Start))
+    }
+
+    /// Nothing is read or sent any more. What storage still does no longer matters.
+    pub(super) fn settle_until(&mut self, until: Time) {
+        self.stop_at = Some(until);
+        self.read_due = None;
+        self.read_retry = None;
     }
 
     /// Nothing is unanswered, or no answer can come any more in this session.
@@ -168,7 +182,8 @@ impl<E> Flow<E> {
             read.id.generation = generation(read.id.generation);
         }
         self.rewinding.iter_mut().for_each(|rewinding| shift(&mut rewinding.drain_until));
-        let times = [&mut self.read_due, &mut self.receipts_due, &mut self.stop_at];
+        self.awaited.iter_mut().for_each(|awaited| shift(&mut awaited.until));
+        let times = [&mut self.read_due, &mut self.stop_at];
         times.into_iter().flatten().for_each(shift);
     }
 }
@@ -209,7 +224,7 @@ impl<E> Flow<E> {
         if let Some(through) = watermark {
             self.window.settle_through(through);
         }
-        self.receipts_due = None;
+        self.awaited = None;
     }
 
     pub(super) fn block(&mut self, now: Time, reason: Reason) {
@@ -221,13 +236,13 @@ impl<E> Flow<E> {
         let failures = self.failures().saturating_add(1);
         let open_at = now + limits.open_backoff.delay(failures);
         self.session = Session::Closed { open_at, failures, last: Some(message) };
-        self.receipts_due = None;
+        self.awaited = None;
     }
 
     /// The session is given up although it is sound, and the next is opened at once.
     pub(super) fn reopen(&mut self, now: Time) {
         self.session = Session::Closed { open_at: now, failures: self.failures(), last: None };
-        self.receipts_due = None;
+        self.awaited = None;
     }
 
     /// Settles what the receipts speak of. Returns the reason if the session must be given up.
@@ -252,14 +267,23 @@ impl<E> Flow<E> {
                 }
             }
         }
-        let waits = self.window.unanswered() > 0;
-        self.receipts_due = waits.then_some(now + limits.receipt_timeout);
+        self.await_receipts(now, limits);
         match failed {
             Some(RewindReason::Refused) => self.reopen(now),
             Some(_) => self.retry_open(now, "the remote reported a gap".into(), limits),
             None => {}
         }
         failed
+    }
+
+    /// The time begins anew only when another entry is the first without a receipt: answers for
+    /// later ones say nothing about it.
+    fn await_receipts(&mut self, now: Time, limits: &Limits) {
+        let first = self.window.first_unanswered();
+        if self.awaited.map(|awaited| awaited.position) != first {
+            let until = now + limits.receipt_timeout;
+            self.awaited = first.map(|position| Awaited { position, until });
+        }
     }
 
     fn settle(&mut self, position: Position, how: Settled) {
@@ -292,6 +316,11 @@ impl<E> Flow<E> {
 impl<E> Flow<E> {
     pub(super) fn is_rewinding(&self) -> bool {
         self.rewinding.is_some()
+    }
+
+    #[cfg(test)]
+    pub(super) fn rewinding_for(&self, reason: RewindReason) -> bool {
+        self.rewinding.is_some_and(|rewinding| rewinding.reasons.contains(reason))
     }
 
     /// Adds a reason. True when it is the first, so that the procedure begins.
@@ -349,7 +378,7 @@ impl<E> Flow<E> {
             batch.push(Outgoing { previous, position, entry });
         }
         if !batch.is_empty() {
-            self.receipts_due.get_or_insert(now + limits.receipt_timeout);
+            self.await_receipts(now, limits);
         }
         batch
     }
@@ -383,7 +412,7 @@ impl<E> Flow<E> {
             && self.rewinding.is_none()
             && self.stop_at.is_none()
             && self.open_session().is_some()
-            && self.reads.len() < limits.reads_in_flight as usize
+            && self.reads.len() < self.reads_max(limits)
             && self.read_retry.is_none();
         if !idle {
             return None;
@@ -397,13 +426,21 @@ impl<E> Flow<E> {
         if free < enough || free_bytes == 0 {
             return None;
         }
-        let entries = u32::try_from(free).unwrap_or(u32::MAX).min(limits.read_entries);
+        let entries_max = if self.read_failures > 0 { 1 } else { limits.read_entries };
+        let entries = u32::try_from(free).unwrap_or(u32::MAX).min(entries_max);
         let read = ReadLimits { entries, bytes: free_bytes.min(limits.read_bytes) };
         self.asking = Asking::For(read);
         Some(read)
     }
 
-    pub(super) fn read_started(&mut self, now: Time, start: ReadStart, timeout: Duration) {
+    /// After a failure one entry is asked for, alone, until one comes: what storage cannot give
+    /// in bulk it may give singly, and an overloaded one is not pressed.
+    fn reads_max(&self, limits: &Limits) -> usize {
+        if self.read_failures > 0 { 1 } else { limits.reads_in_flight as usize }
+    }
+
+    /// Whether the read begins where the window ends, as far as that can be told already.
+    pub(super) fn read_started(&mut self, now: Time, start: ReadStart, timeout: Duration) -> bool {
         let Asking::For(limits) = self.asking else {
             panic!("a read is answered after it was asked for");
         };
@@ -412,10 +449,18 @@ impl<E> Flow<E> {
             ReadStart::Waiting(id) => (id, Asking::Waiting),
         };
         self.asking = asking;
+        let follows = self.has_reads() || id.from == self.window.tail();
         self.reads.push_back(Outstanding { id, limits });
         if asking == Asking::Nothing {
             self.read_due.get_or_insert(now + timeout);
         }
+        follows
+    }
+
+    /// Whether the only read waits at a place that the window does not reach.
+    pub(super) fn waits_elsewhere(&self) -> bool {
+        let only = self.reads.len() == 1 && self.asking == Asking::Waiting;
+        only && self.reads.iter().any(|read| read.id.from != self.window.tail())
     }
 
     /// Whether the read was outstanding; it no longer is.
@@ -424,20 +469,26 @@ impl<E> Flow<E> {
             return false;
         };
         self.reads.remove(index);
-        if index == self.reads.len() && self.asking == Asking::Waiting {
-            self.asking = Asking::Nothing;
+        match self.asking {
+            Asking::Waiting if index == self.reads.len() => self.asking = Asking::Nothing,
+            // The read may have brought less than was there: the cursor is asked again.
+            Asking::Ended => self.asking = Asking::Nothing,
+            _ => {}
         }
         // While a rewind is awaited, the bound on draining takes the place of this one.
-        let timed = self.reads_in_storage() > 0 && self.rewinding.is_none();
+        let timed = self.reads_in_storage() > 0 && self.may_send().is_some();
         self.read_due = timed.then_some(now + timeout);
         true
     }
 
-    pub(super) fn forget_waiting_read(&mut self) {
-        if self.asking == Asking::Waiting {
+    /// Whether there was one.
+    pub(super) fn forget_waiting_read(&mut self) -> bool {
+        let waited = self.asking == Asking::Waiting;
+        if waited {
             self.asking = Asking::Nothing;
             self.reads.pop_back();
         }
+        waited
     }
 
     pub(super) fn delivered(&mut self, entries: Vec<Delivered<E>>) {
@@ -475,7 +526,7 @@ impl<E> Flow<E> {
     }
 
     pub(super) fn receipts_due(&self) -> Option<Time> {
-        self.receipts_due
+        self.awaited.map(|awaited| awaited.until)
     }
 
     pub(super) fn read_due(&self) -> Option<Time> {
@@ -491,7 +542,7 @@ impl<E> Flow<E> {
         let times = [
             open_at,
             self.open_due(),
-            self.receipts_due,
+            self.receipts_due(),
             self.read_due,
             drain.map(|rewinding| rewinding.drain_until),
             self.read_retry.as_ref().map(|retry| retry.at),
@@ -543,9 +594,9 @@ impl<E> Flow<E> {
         match self.asking {
             _ if self.reads_in_storage() > 0 => Reason::Reading,
             Asking::Waiting => Reason::WaitingForEntries,
-            Asking::Ended => Reason::Ended,
             Asking::For(_) => Reason::Reading,
-            Asking::Nothing => Reason::Unexplained,
+            // Behind the last entry it is drained, and stops.
+            Asking::Nothing | Asking::Ended => Reason::Unexplained,
         }
     }
 
@@ -556,7 +607,7 @@ impl<E> Flow<E> {
                 Wake::Operator
             }
             Reason::Unreadable { .. } if self.window.unanswered() == 0 => Wake::Operator,
-            Reason::Unreadable { .. } => Wake::Remote(after(self.receipts_due)),
+            Reason::Unreadable { .. } => Wake::Remote(after(self.receipts_due())),
             Reason::Stopping => Wake::Timer(after(self.stop_at)),
             Reason::Connecting { .. } if self.open_due().is_some() => {
                 Wake::Remote(after(self.open_due()))
@@ -567,9 +618,9 @@ impl<E> Flow<E> {
             Reason::Rewinding(_) => {
                 Wake::Storage(after(self.rewinding.map(|rewinding| rewinding.drain_until)))
             }
-            Reason::AwaitingReceipts { .. } => Wake::Remote(after(self.receipts_due)),
+            Reason::AwaitingReceipts { .. } => Wake::Remote(after(self.receipts_due())),
             Reason::Reading => Wake::Storage(after(self.read_due)),
-            Reason::WaitingForEntries | Reason::Ended => Wake::Append,
+            Reason::WaitingForEntries => Wake::Append,
             Reason::Unexplained => Wake::Nothing,
         }
     }

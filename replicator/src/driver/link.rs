@@ -1,0 +1,147 @@
+//! The driver's side of the remote: the session that is open, and the one that is being opened.
+
+use std::sync::Arc;
+
+use georepl_cursor::{ManagedCursor, ReadError};
+use tokio::task::JoinHandle;
+
+use super::{Event, Shared};
+use crate::machine::{Held, Input};
+use crate::port::RemotePort;
+use crate::producer::{
+    EventSink, OpenedSession, Opening, Prepared, RemoteProducer, RemoteSession, SessionEvents,
+};
+use crate::session::{Incarnation, OpenError, Outgoing, SessionId, Source, Watermark};
+
+/// The session that is open or being opened; at most one of each.
+///
+/// Outputs are carried out under the machine's lock. The code of the remote may be anybody's, and
+/// ask the replicator something: it is called by [`Link::flush`], when the lock is released.
+pub(super) struct Link {
+    shared: Arc<Shared>,
+    remote: Arc<dyn RemoteProducer>,
+    opening: Option<(SessionId, JoinHandle<()>)>,
+    session: Option<(SessionId, Box<dyn RemoteSession>)>,
+    /// For the open session.
+    unsent: Vec<Outgoing<Prepared>>,
+    given_up: Vec<Box<dyn RemoteSession>>,
+}
+
+impl Link {
+    pub(super) fn new(shared: Arc<Shared>, remote: Arc<dyn RemoteProducer>) -> Self {
+        Self {
+            shared,
+            remote,
+            opening: None,
+            session: None,
+            unsent: Vec::new(),
+            given_up: Vec::new(),
+        }
+    }
+
+    /// An opening was answered. False when it was given up meanwhile.
+    pub(super) fn opened(&mut self, id: SessionId, session: Box<dyn RemoteSession>) -> bool {
+        let expected = self.opening.as_ref().is_some_and(|(opening, _)| *opening == id);
+        if expected {
+            self.opening = None;
+            self.session = Some((id, session));
+        }
+        expected
+    }
+
+    /// Calls the remote.
+    pub(super) fn flush(&mut self) {
+        self.given_up.clear();
+        if !self.unsent.is_empty()
+            && let Some((_, session)) = &mut self.session
+        {
+            session.submit(std::mem::take(&mut self.unsent));
+        }
+    }
+
+    fn abort_opening(&mut self) {
+        if let Some((_, task)) = self.opening.take() {
+            task.abort();
+        }
+    }
+}
+
+impl RemotePort<Prepared> for Link {
+    fn open(&mut self, session: SessionId, incarnation: Incarnation) {
+        self.abort_opening();
+        let config = &self.shared.config;
+        let source =
+            Source { cluster: Arc::clone(&config.local_cluster), topic: Arc::clone(&config.topic) };
+        let opening = Opening { source, session, incarnation };
+        let (shared, remote) = (Arc::clone(&self.shared), Arc::clone(&self.remote));
+        let task = tokio::spawn(async move {
+            let event = opened(&shared, &*remote, opening).await;
+            shared.events.push(event);
+        });
+        self.opening = Some((session, task));
+    }
+
+    fn send(&mut self, session: SessionId, batch: Vec<Outgoing<Prepared>>) {
+        if self.session.as_ref().is_some_and(|(open, _)| *open == session) {
+            if self.unsent.is_empty() {
+                self.unsent = batch;
+            } else {
+                self.unsent.extend(batch);
+            }
+        }
+    }
+
+    fn close(&mut self, session: SessionId) {
+        if self.opening.as_ref().is_some_and(|(opening, _)| *opening == session) {
+            self.abort_opening();
+        }
+        if let Some((_, closed)) = self.session.take_if(|(open, _)| *open == session) {
+            self.given_up.push(closed);
+            self.unsent.clear();
+        }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.abort_opening();
+    }
+}
+
+/// Opens a session, and compares what the remote holds with the source's own log.
+async fn opened(shared: &Arc<Shared>, remote: &dyn RemoteProducer, opening: Opening) -> Event {
+    let id = opening.session;
+    let sink: Arc<dyn EventSink> = shared.clone();
+    let failed = |error| Event::Input(Input::OpenFailed { session: id, error });
+    match remote.open(opening, SessionEvents::new(id, sink)).await {
+        Ok(OpenedSession { watermark, session }) => match check(&shared.cursor, watermark).await {
+            Ok(held) => Event::Opened { id, held, session },
+            // Not the remote's failure, and nothing that time would mend.
+            Err(Unchecked { error: ReadError::Closed { .. }, .. }) => {
+                Event::Input(Input::CursorClosed)
+            }
+            Err(unchecked) => failed(OpenError::Unreachable(unchecked.to_string().into())),
+        },
+        Err(error) => failed(error),
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("the entry that the remote holds last, {watermark}, was not read at the source: {error}")]
+struct Unchecked {
+    watermark: georepl_cursor::Position,
+    error: ReadError,
+}
+
+/// A source that lost data may have used a position again for another entry; going on would leave
+/// the two logs apart for good.
+async fn check(cursor: &ManagedCursor, watermark: Option<Watermark>) -> Result<Held, Unchecked> {
+    let Some(Watermark { position, checksum }) = watermark else {
+        return Ok(Held::Through(None));
+    };
+    match cursor.ledger().read_at(position).await {
+        Ok(own) if crc32c::crc32c(&own.payload) == checksum => Ok(Held::Through(Some(position))),
+        Ok(_) | Err(ReadError::NoSuchEntry { .. }) => Ok(Held::Foreign(position)),
+        Err(error) => Err(Unchecked { watermark: position, error }),
+    }
+}

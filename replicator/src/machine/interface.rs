@@ -1,0 +1,130 @@
+//! What a replicator can suffer and all it can do.
+
+use std::sync::Arc;
+
+use georepl_cursor::{
+    Offset, Position, ReadId, ReadLimits, ReadOutcome, ReadRefused, ReadStart, Rewound,
+};
+use georepl_storage::Time;
+
+use crate::session::{Incarnation, OpenError, Outgoing, Receipt, SessionId};
+use crate::window::Delivered;
+
+/// What the world sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum State {
+    /// It was started and has not yet rewound the cursor under its first session.
+    Starting,
+    /// It replicates, or says why it does not.
+    Started,
+    /// It is not running.
+    Stopped,
+}
+
+/// What the remote holds, as its answer to an opening says, checked against the source's log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Held {
+    /// Everything up to here; nothing yet when `None`.
+    Through(Option<Position>),
+    /// A position where this source has no entry, or another one.
+    Foreign(Position),
+}
+
+/// How to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Stop {
+    /// At once. What was sent may still land; the next session's opening tells.
+    Now,
+    /// Read and send no more, and stop when every send is answered or at this time.
+    Settle(Time),
+}
+
+/// Everything that can happen to a replicator.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Input<E> {
+    /// Start it. No effect when it runs or may not be started again.
+    Start,
+    /// Stop it. No effect when it is stopped.
+    Stop(Stop),
+    /// The answer to [`Output::Read`].
+    ReadAnswered(Result<ReadStart, ReadRefused>),
+    /// A read ended. The cursor reports each once, in order.
+    ReadCompleted {
+        /// Which read.
+        id: ReadId,
+        /// How it ended.
+        outcome: ReadOutcome<Delivered<E>>,
+    },
+    /// The answer to [`Output::CancelRead`]: whether a waiting read was taken.
+    CancelAnswered(bool),
+    /// The answer to [`Output::Rewind`].
+    Rewound(Rewound),
+    /// The cursor is closed: nothing can be read or acknowledged any more.
+    CursorClosed,
+    /// The opening of a session was answered.
+    Opened {
+        /// Which session.
+        session: SessionId,
+        /// What the remote holds.
+        held: Held,
+    },
+    /// A session could not be opened.
+    OpenFailed {
+        /// Which session.
+        session: SessionId,
+        /// Why.
+        error: OpenError,
+    },
+    /// The remote answered for entries.
+    Receipts {
+        /// In which session.
+        session: SessionId,
+        /// The answers, in any order.
+        receipts: Vec<Receipt>,
+    },
+    /// A session ended by itself.
+    Lost {
+        /// Which session.
+        session: SessionId,
+        /// Why, for people.
+        message: Arc<str>,
+    },
+    /// Time has passed.
+    Tick,
+    /// A part outside the machine broke a promise; the replicator ends with this reason.
+    Failed(Arc<str>),
+}
+
+/// Everything a replicator does.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Output<E> {
+    /// Open a session; answer with [`Input::Opened`] or [`Input::OpenFailed`].
+    Open {
+        /// The new session.
+        session: SessionId,
+        /// The source's incarnation.
+        incarnation: Incarnation,
+    },
+    /// Give a session up, open or still opening.
+    Close(SessionId),
+    /// Start a read or a wait; answer with [`Input::ReadAnswered`].
+    Read(ReadLimits),
+    /// Cancel the waiting read; answer with [`Input::CancelAnswered`].
+    CancelRead,
+    /// Rewind the cursor; answer with [`Input::Rewound`].
+    Rewind,
+    /// Publish entries, in this order.
+    Send {
+        /// In which session.
+        session: SessionId,
+        /// The entries.
+        batch: Vec<Outgoing<E>>,
+    },
+    /// Acknowledge every entry before `through`.
+    Acknowledge {
+        /// The first entry that is not acknowledged.
+        through: Offset,
+        /// The last position among them that the remote holds, if it moved.
+        last_published: Option<Position>,
+    },
+}

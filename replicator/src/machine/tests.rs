@@ -1,0 +1,332 @@
+//! The machine alone, in virtual time: inputs, and the outputs that follow.
+
+use georepl_cursor::{Offset, ReadFailed, ReadLimits};
+use georepl_storage::{EntryId, LedgerId};
+
+use super::*;
+use crate::session::Refusal;
+use crate::why::Wake;
+use crate::window::Content;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn at(seconds: u32) -> Time {
+    Time::ZERO + SECOND * seconds
+}
+
+fn position(entry: u64) -> Position {
+    Position::new(LedgerId(1), EntryId(entry))
+}
+
+fn id(from: u64) -> ReadId {
+    ReadId { generation: Generation::new(1), from: Offset::new(from) }
+}
+
+fn session(counter: u64) -> SessionId {
+    SessionId { owner: 9, counter }
+}
+
+fn entries(range: std::ops::Range<u64>) -> ReadOutcome<Delivered<u64>> {
+    let deliver = |n| Delivered { position: position(n), bytes: 10, content: Content::Send(n) };
+    ReadOutcome::Entries(range.map(deliver).collect())
+}
+
+fn failed(message: &str) -> ReadOutcome<Delivered<u64>> {
+    ReadOutcome::Failed(ReadFailed { message: message.into() })
+}
+
+/// A machine, and what it wanted since the last look.
+struct Tested {
+    machine: Machine<u64>,
+    now: Time,
+}
+
+impl Tested {
+    /// Started, connected and rewound to the first entry; the first read is asked for.
+    fn started(limits: Limits) -> Self {
+        let mut tested = Self { machine: Machine::new(limits, 9, None), now: at(0) };
+        assert!(matches!(tested.input(Input::Start)[..], [Output::Open { .. }]));
+        let held = Held::Through(None);
+        let outputs = tested.input(Input::Opened { session: session(1), held });
+        assert_eq!(outputs, [Output::Rewind]);
+        let outputs = tested.rewound(0);
+        assert!(matches!(outputs[..], [Output::Read(_)]), "{outputs:?}");
+        tested
+    }
+
+    fn input(&mut self, input: Input<u64>) -> Vec<Output<u64>> {
+        self.machine.handle(self.now, input);
+        std::iter::from_fn(|| self.machine.poll_output()).collect()
+    }
+
+    fn rewound(&mut self, to: u64) -> Vec<Output<u64>> {
+        let (generation, read_position) = (Generation::new(1), Offset::new(to));
+        self.input(Input::Rewound(Rewound { generation, read_position }))
+    }
+
+    fn dispatched(&mut self, from: u64) -> Vec<Output<u64>> {
+        self.input(Input::ReadAnswered(Ok(ReadStart::Dispatched(id(from)))))
+    }
+
+    fn waits(&mut self, from: u64) -> Vec<Output<u64>> {
+        self.input(Input::ReadAnswered(Ok(ReadStart::Waiting(id(from)))))
+    }
+
+    fn refused(&mut self, why: ReadRefused) -> Vec<Output<u64>> {
+        self.input(Input::ReadAnswered(Err(why)))
+    }
+
+    fn completed(&mut self, from: u64, outcome: ReadOutcome<Delivered<u64>>) -> Vec<Output<u64>> {
+        self.input(Input::ReadCompleted { id: id(from), outcome })
+    }
+
+    fn published(&mut self, entries: impl IntoIterator<Item = u64>) -> Vec<Output<u64>> {
+        let receipts = entries.into_iter().map(|n| Receipt::Published(position(n))).collect();
+        let session = self.machine.session().expect("a session is open");
+        self.input(Input::Receipts { session, receipts })
+    }
+
+    fn tick(&mut self, now: Time) -> Vec<Output<u64>> {
+        self.now = now;
+        self.input(Input::Tick)
+    }
+
+    fn reason(&self) -> Reason {
+        self.machine.why(self.now, 0).reason
+    }
+
+    fn awaits_rewind_for(&self, reason: RewindReason) -> bool {
+        let Life::Running(flow) = &self.machine.life else { return false };
+        flow.rewinding_for(reason)
+    }
+}
+
+fn reads(n: u32) -> Limits {
+    Limits { reads_in_flight: n, ..Limits::default() }
+}
+
+/// What a moved cursor leads to: the session is given up, and the next is opened a little later.
+#[track_caller]
+fn assert_moved(tested: &mut Tested, outputs: &[Output<u64>]) {
+    assert!(outputs.contains(&Output::Close(session(1))), "{outputs:?}");
+    assert!(tested.awaits_rewind_for(RewindReason::CursorMoved));
+    assert!(matches!(tested.reason(), Reason::Connecting { failures: 1, .. }));
+    let outputs = tested.tick(tested.machine.wake_at().unwrap());
+    assert!(matches!(outputs[..], [Output::Open { .. }]), "{outputs:?}");
+    let held = Held::Through(None);
+    let outputs = tested.input(Input::Opened { session: session(2), held });
+    assert_eq!(outputs, [Output::Rewind]);
+    let outputs = tested.rewound(7);
+    assert!(matches!(outputs[..], [Output::Read(_)]), "{outputs:?}");
+    assert!(tested.dispatched(7).is_empty());
+    assert!(matches!(tested.completed(7, entries(7..8))[0], Output::Send { .. }));
+}
+
+#[test]
+fn read_from_beyond_the_window_rewinds() {
+    // Another read was outstanding when it was asked for, so that only its completion shows it.
+    let mut skipped = Tested::started(reads(2));
+    skipped.dispatched(0);
+    skipped.dispatched(2);
+    skipped.completed(0, entries(0..1));
+    let outputs = skipped.completed(2, entries(2..3));
+    assert!(!outputs.iter().any(|output| matches!(output, Output::Send { .. })), "{outputs:?}");
+    assert_moved(&mut skipped, &outputs);
+}
+
+#[test]
+fn read_that_is_answered_elsewhere_rewinds_at_once() {
+    let mut dispatched = Tested::started(reads(1));
+    let outputs = dispatched.dispatched(5);
+    assert!(dispatched.awaits_rewind_for(RewindReason::CursorMoved));
+    assert!(outputs.contains(&Output::Close(session(1))), "{outputs:?}");
+    // What it brings is dropped, and then nothing holds the rewind up.
+    dispatched.completed(5, entries(5..6));
+    assert_moved(&mut dispatched, &outputs);
+
+    let mut waits = Tested::started(reads(1));
+    let outputs = waits.waits(5);
+    assert!(outputs.contains(&Output::CancelRead), "{outputs:?}");
+    assert!(waits.input(Input::CancelAnswered(true)).is_empty());
+    assert_moved(&mut waits, &outputs);
+}
+
+#[test]
+fn waiting_read_behind_entries_that_another_reader_took_rewinds() {
+    let mut tested = Tested::started(reads(2));
+    tested.dispatched(0);
+    tested.waits(2);
+    let outputs = tested.completed(0, entries(0..1));
+    assert!(outputs.contains(&Output::CancelRead), "{outputs:?}");
+    let outputs = tested.input(Input::CancelAnswered(true));
+    assert_moved(&mut tested, &outputs);
+}
+
+#[test]
+fn waiting_read_that_a_short_read_took_back_rewinds_nothing() {
+    let mut tested = Tested::started(reads(2));
+    tested.dispatched(0);
+    tested.waits(2);
+    tested.completed(0, entries(0..1));
+    assert!(tested.input(Input::CancelAnswered(false)).is_empty());
+    let outputs = tested.completed(2, ReadOutcome::Superseded);
+    assert!(matches!(outputs[..], [Output::Read(_)]), "{outputs:?}");
+}
+
+#[test]
+fn refusals_that_a_port_should_not_give_are_named_and_survived() {
+    let broken =
+        [ReadRefused::NothingToRead, ReadRefused::AlreadyWaiting, ReadRefused::TooManyInFlight];
+    for refusal in broken {
+        let mut tested = Tested::started(reads(1));
+        assert!(tested.refused(refusal).is_empty());
+        assert!(matches!(tested.reason(), Reason::ReadFailed { .. }), "{refusal}");
+        let outputs = tested.tick(at(1));
+        assert!(matches!(outputs[..], [Output::Read(_)]), "{outputs:?}");
+    }
+}
+
+#[test]
+fn terminated_topic_is_not_drained_before_a_short_read_was_made_good() {
+    for outcome in [entries(0..1), failed("a bookie is slow"), entries(0..0)] {
+        let mut tested = Tested::started(reads(2));
+        tested.dispatched(0);
+        tested.refused(ReadRefused::Terminated);
+        tested.completed(0, outcome.clone());
+        if outcome == entries(0..1) {
+            tested.published([0]);
+        }
+        assert_eq!(tested.machine.state(), State::Started, "{outcome:?}");
+    }
+    let mut tested = Tested::started(reads(2));
+    tested.dispatched(0);
+    tested.refused(ReadRefused::Terminated);
+    let outputs = tested.completed(0, entries(0..1));
+    assert!(matches!(outputs.last(), Some(Output::Read(_))), "{outputs:?}");
+    tested.dispatched(1);
+    tested.refused(ReadRefused::Terminated);
+    tested.completed(1, entries(1..2));
+    tested.refused(ReadRefused::Terminated);
+    tested.published([0, 1]);
+    assert_eq!(tested.reason(), Reason::Stopped(StopReason::Drained));
+}
+
+#[test]
+fn entry_without_a_receipt_times_out_although_later_ones_are_answered() {
+    let mut tested = Tested::started(reads(1));
+    tested.dispatched(0);
+    tested.completed(0, entries(0..30));
+    for second in 1..30 {
+        tested.now = at(second);
+        tested.published([u64::from(second)]);
+        assert_eq!(tested.machine.wake_at(), Some(at(30)), "after {second} s");
+    }
+    let outputs = tested.tick(at(30));
+    assert_eq!(outputs, [Output::Close(session(1))]);
+    assert!(tested.awaits_rewind_for(RewindReason::ReceiptTimeout));
+    assert_eq!(tested.machine.accounting().links_lost, 1);
+}
+
+#[test]
+fn entry_that_becomes_the_first_without_a_receipt_gets_its_full_time() {
+    let mut tested = Tested::started(reads(1));
+    tested.dispatched(0);
+    tested.completed(0, entries(0..3));
+    tested.now = at(20);
+    tested.published([0]);
+    assert_eq!(tested.machine.wake_at(), Some(at(50)));
+    tested.published([1, 2]);
+    assert_eq!(tested.machine.session(), Some(session(1)));
+}
+
+#[test]
+fn opening_that_times_out_is_no_lost_link_and_no_receipt_timeout() {
+    let mut tested = Tested { machine: Machine::new(Limits::default(), 9, None), now: at(0) };
+    tested.input(Input::Start);
+    assert_eq!(tested.tick(at(10)), [Output::Close(session(1))]);
+    assert_eq!(tested.machine.accounting().links_lost, 0);
+    assert!(!tested.awaits_rewind_for(RewindReason::ReceiptTimeout));
+    assert!(matches!(tested.reason(), Reason::Connecting { failures: 1, .. }));
+}
+
+#[test]
+fn why_names_only_timers_that_run() {
+    let mut tested = Tested::started(reads(1));
+    tested.waits(0);
+    let why = tested.machine.why(tested.now, 1);
+    assert_eq!((why.reason, why.wake), (Reason::Reading, Wake::Read), "an entry woke the read");
+    assert_eq!(tested.machine.wake_at(), None);
+    let why = tested.machine.why(tested.now, 0);
+    assert_eq!((why.reason, why.wake), (Reason::WaitingForEntries, Wake::Append));
+
+    let mut tested = Tested::started(reads(1));
+    tested.dispatched(0);
+    assert_eq!(tested.machine.why(at(10), 1).wake, Wake::Storage(SECOND * 20));
+    assert_eq!(tested.machine.wake_at(), Some(at(30)));
+}
+
+#[test]
+fn failed_read_is_tried_again_later_with_one_entry_alone() {
+    let mut tested = Tested::started(reads(2));
+    tested.dispatched(0);
+    tested.dispatched(500);
+    tested.completed(0, failed("too many requests"));
+    assert!(tested.completed(500, ReadOutcome::Superseded).is_empty(), "not at once");
+    let limits = Limits::default();
+    let one = ReadLimits { entries: 1, bytes: limits.read_bytes };
+    assert_eq!(tested.tick(at(1)), [Output::Read(one)]);
+    assert!(tested.dispatched(0).is_empty(), "one retry");
+    let outputs = tested.completed(0, entries(0..1));
+    let all = ReadLimits { entries: limits.read_entries, bytes: limits.read_bytes };
+    assert_eq!(outputs.last(), Some(&Output::Read(all)));
+}
+
+#[test]
+fn stop_that_settles_has_a_deadline_and_is_not_disturbed_by_reads() {
+    let mut tested = Tested::started(reads(2));
+    tested.dispatched(0);
+    tested.completed(0, entries(0..2));
+    tested.dispatched(2);
+    let until = at(60);
+    assert!(tested.input(Input::Stop(Stop::Settle(until))).is_empty());
+    // Neither a read that hangs, nor one that somebody else moved, ends the session now.
+    assert_eq!((tested.machine.wake_at(), tested.machine.deadline()), (Some(at(30)), Some(until)));
+    tested.completed(2, entries(5..6));
+    assert_eq!(tested.machine.session(), Some(session(1)));
+    tested.published([0]);
+    assert_eq!(tested.machine.state(), State::Started);
+    tested.published([1]);
+    assert_eq!(tested.machine.state(), State::Stopped);
+    assert_eq!((tested.machine.wake_at(), tested.machine.deadline()), (None, None));
+}
+
+#[test]
+fn answers_of_other_sessions_change_nothing() {
+    let mut tested = Tested::started(reads(1));
+    tested.dispatched(0);
+    tested.completed(0, entries(0..2));
+    let before = tested.machine.clone();
+    let old = session(0);
+    let refused = Receipt::Refused(position(0), Refusal { message: "no".into() });
+    let receipts = [Receipt::Published(position(0)), Receipt::Gap(position(1)), refused];
+    for receipt in receipts {
+        tested.input(Input::Receipts { session: old, receipts: vec![receipt] });
+    }
+    tested.input(Input::Lost { session: old, message: "late".into() });
+    tested.input(Input::Opened { session: old, held: Held::Through(Some(position(1))) });
+    let error = OpenError::Unreachable("late".into());
+    tested.input(Input::OpenFailed { session: old, error });
+    assert_eq!(tested.machine, before);
+}
+
+#[test]
+fn failure_of_whoever_runs_it_ends_it_for_good() {
+    let mut tested = Tested::started(reads(1));
+    tested.dispatched(0);
+    tested.machine.fail("its task panicked".into());
+    assert_eq!(tested.machine.poll_output(), None);
+    let reason = StopReason::Failed("its task panicked".into());
+    assert_eq!(tested.machine.ended(), Some(&reason));
+    assert!(tested.input(Input::Start).is_empty());
+    assert!(tested.machine.accounting().balances());
+}
