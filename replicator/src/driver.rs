@@ -380,7 +380,9 @@ impl Task {
         self.shared.publish(state);
         if state == State::Stopped {
             // A receiver that is gone no longer wants to know.
-            self.shutdowns.drain(..).for_each(|stopped| drop(stopped.send(())));
+            for stopped in self.shutdowns.drain(..) {
+                let _ = stopped.send(());
+            }
         }
     }
 

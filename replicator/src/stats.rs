@@ -168,7 +168,10 @@ mod tests {
     }
 
     fn published(entries: u64) -> Accounting {
-        Accounting { published: entries, published_bytes: 10 * entries, ..Accounting::default() }
+        let mut accounting = Accounting::default();
+        accounting.published = entries;
+        accounting.published_bytes = 10 * entries;
+        accounting
     }
 
     #[test]

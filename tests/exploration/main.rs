@@ -6,6 +6,8 @@ mod cases;
 
 mod world;
 
+use std::io::Write as _;
+
 use georepl_tests::explore::{Report, Violation, explore};
 use world::{Bounds, Fault, Rules, World, mark};
 
@@ -13,6 +15,7 @@ const BOUNDS: Bounds = Bounds {
     entries: 4,
     present: 1,
     window: 2,
+    window_bytes: u64::MAX,
     read_entries: 2,
     reads_in_flight: 1,
     faults: 2,
@@ -20,6 +23,8 @@ const BOUNDS: Bounds = Bounds {
     filtered: [0, 0],
     unreadable: 0,
     slow_appends: false,
+    late_answers: false,
+    waits: 0,
     kinds: &[],
     rules: Rules::All,
 };
@@ -41,7 +46,8 @@ fn check(mut bounds: Bounds, reached: u32) {
 }
 
 fn show(bounds: &Bounds, report: &Report, reached: u32) {
-    println!("{report}; {bounds:?}");
+    // Printed also when the test passes: what println! writes is then captured.
+    writeln!(std::io::stderr(), "{report}; {bounds:?}").expect("standard error is open");
     assert_eq!(report.seen & reached, reached, "situations that must occur were not seen");
 }
 
@@ -108,4 +114,52 @@ fn entry_that_cannot_be_understood_is_named_and_holds_back_what_follows() {
 fn half_open_links_and_early_timeouts_are_survived() {
     let kinds = &[Fault::HalfOpen, Fault::EarlyTimeout, Fault::LinkLost, Fault::ShortRead];
     check(Bounds { kinds, stops: 1, ..BOUNDS }, mark::DRAINED | mark::LATE_SEND);
+}
+
+#[test]
+fn answers_of_older_sessions_change_nothing() {
+    let kinds = &[Fault::Refuse, Fault::LinkLost, Fault::HalfOpen];
+    let late = Bounds { kinds, late_answers: true, entries: 3, ..BOUNDS };
+    check(late, mark::DRAINED | mark::LATE_ANSWER | mark::LATE_SEND | mark::REFUSED);
+}
+
+#[test]
+fn remote_that_lost_data_or_holds_other_data_blocks_until_an_operator_acts() {
+    let kinds = &[Fault::LoseLog, Fault::Foreign, Fault::OpenFails, Fault::LinkLost];
+    let reached = mark::DRAINED | mark::BEHIND | mark::AHEAD | mark::OPEN_FAILED | mark::STOPPED;
+    check(Bounds { kinds, entries: 3, stops: 1, ..BOUNDS }, reached);
+}
+
+#[test]
+fn replicator_ends_for_good_only_for_a_cause_and_never_with_a_backlog_as_drained() {
+    let kinds =
+        &[Fault::Terminate, Fault::Close, Fault::ShortRead, Fault::ReadError, Fault::LinkLost];
+    let reads = Bounds { reads_in_flight: 2, entries: 3, window: 3, ..BOUNDS };
+    let reached = mark::DRAINED | mark::DRAINED_FOR_GOOD | mark::CLOSED;
+    check(Bounds { kinds, stops: 1, ..reads }, reached);
+    let kinds = &[Fault::Takeover, Fault::LinkLost, Fault::Refuse, Fault::OpenFails];
+    check(Bounds { kinds, stops: 1, entries: 3, ..BOUNDS }, mark::DRAINED | mark::LATER_OWNER);
+}
+
+#[test]
+fn cursor_that_others_move_loses_and_repeats_nothing() {
+    let kinds = &[Fault::Skip, Fault::OthersRewind, Fault::OthersRead, Fault::Refuse];
+    let reads = Bounds { kinds, reads_in_flight: 2, read_entries: 1, entries: 3, ..BOUNDS };
+    check(reads, mark::DRAINED | mark::MOVED | mark::REFUSED);
+    check(Bounds { read_entries: 2, window: 3, ..reads }, mark::DRAINED | mark::MOVED);
+}
+
+#[test]
+fn first_entry_without_a_receipt_has_one_timeout_whatever_else_is_answered() {
+    let kinds = &[Fault::DuplicateReceipt, Fault::Refuse];
+    let waits = Bounds { kinds, faults: 1, waits: 3, entries: 3, window: 3, ..BOUNDS };
+    check(waits, mark::DRAINED | mark::RECEIPT_LATE);
+}
+
+#[test]
+fn window_holds_no_more_bytes_than_its_bound_and_one_entry() {
+    let kinds = &[Fault::Refuse, Fault::LinkLost, Fault::ReadError];
+    let bytes = Bounds { kinds, window: 4, window_bytes: 3, reads_in_flight: 2, ..BOUNDS };
+    check(bytes, mark::DRAINED | mark::REFUSED);
+    check(Bounds { window_bytes: 5, ..bytes }, mark::DRAINED | mark::REFUSED);
 }

@@ -3,8 +3,9 @@
 //! The cursor, the replicator, the remote's rules and the code that carries outputs out are the
 //! ones that ship. Modelled are the log, storage, the mailbox between cursor and replicator, the
 //! network and the remote's log. The network may keep sends of older sessions and let them land
-//! late; answers arrive in any order.
+//! late, and answers of older sessions too; answers arrive in any order.
 
+mod outside;
 mod ports;
 mod rules;
 
@@ -14,12 +15,14 @@ use std::time::Duration;
 use georepl_cursor::{Generation, Offset, Position, ReadId, ReadOutcome};
 use georepl_replicator::target::{Answered, Opening, Target, Verdict};
 use georepl_replicator::{
-    Backoff, Content, Delivered, Held, Incarnation, Input, Limits, PassReason, Reason, Receipt,
-    Refusal, SessionId, State, Stop, Watermark, run,
+    Backoff, Content, Delivered, Held, Incarnation, Input, Limits, OpenError, PassReason, Reason,
+    Receipt, Refusal, SessionId, State, Stop, Watermark, run,
 };
 use georepl_storage::{EntryId, LedgerId, Time};
 
 use georepl_tests::explore;
+pub use outside::Outside;
+use outside::Topic;
 use ports::{NetworkSide, SourceSide};
 pub use rules::{Rules, mark};
 
@@ -30,6 +33,9 @@ type Replicator = georepl_replicator::Machine<u8>;
 const SHORT: Duration = Duration::from_nanos(1);
 const LONG: Duration = Duration::from_nanos(1_000);
 
+/// The size of every entry.
+const ENTRY_BYTES: u64 = 2;
+
 /// Bounds of an exploration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Bounds {
@@ -38,6 +44,7 @@ pub struct Bounds {
     /// Entries there at the start.
     pub present: u8,
     pub window: u32,
+    pub window_bytes: u64,
     pub read_entries: u32,
     pub reads_in_flight: u32,
     /// Faults of any kind.
@@ -50,6 +57,10 @@ pub struct Bounds {
     pub unreadable: u8,
     /// Whether appends at the remote take time.
     pub slow_appends: bool,
+    /// Whether answers of older sessions are kept and may still arrive.
+    pub late_answers: bool,
+    /// How often half of a timeout passes.
+    pub waits: u8,
     /// Which faults may happen.
     pub kinds: &'static [Fault],
     pub rules: Rules,
@@ -76,6 +87,24 @@ pub enum Fault {
     EarlyTimeout,
     /// An append at the remote fails; whether the entry is stored is unknown.
     AppendFailed,
+    /// The remote loses what it confirmed.
+    LoseLog,
+    /// The remote names an entry that the source does not have.
+    Foreign,
+    /// A session cannot be opened.
+    OpenFails,
+    /// Another owner takes the cursor over.
+    Takeover,
+    /// The topic is terminated.
+    Terminate,
+    /// The topic is closed.
+    Close,
+    /// An operator acknowledges entries with the cursor.
+    Skip,
+    /// Others rewind the cursor.
+    OthersRewind,
+    /// Others read through the cursor.
+    OthersRead,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -118,6 +147,7 @@ pub enum Action {
     Retry,
     /// The next timeout strikes.
     Timeout,
+    Outside(Outside),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -129,13 +159,25 @@ enum Message {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Answer {
     Opened(Option<Position>),
+    OpenFailed(OpenError),
     Receipt(Receipt),
+}
+
+impl Answer {
+    fn into_input(self, session: SessionId) -> Input<u8> {
+        match self {
+            Self::Opened(held) => Input::Opened { session, held: Held::Through(held) },
+            Self::OpenFailed(error) => Input::OpenFailed { session, error },
+            Self::Receipt(receipt) => Input::Receipts { session, receipts: vec![receipt] },
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Fetch {
     id: ReadId,
     to: Offset,
+    bytes: u64,
     hangs: bool,
 }
 
@@ -158,6 +200,20 @@ pub struct World {
     /// Sessions and entries whose appends are in progress at the remote.
     in_progress: VecDeque<(SessionId, u8)>,
     log: Vec<u8>,
+    /// What the remote held before it lost some of it.
+    backup: Vec<u8>,
+    /// Acknowledged entries that it lost.
+    lost: u8,
+    topic: Topic,
+    /// Another owner has taken the cursor over.
+    taken: bool,
+    /// Entries that an operator acknowledged.
+    skipped: u8,
+    /// Others moved the cursor, and it was not rewound since.
+    moved: bool,
+    waits: u8,
+    /// The first entry without a receipt, and since when.
+    unanswered: Option<(Position, Duration)>,
     filter: usize,
     unreadable: u8,
     faults: u8,
@@ -195,7 +251,7 @@ impl World {
         let retry = Backoff { first: SHORT, longest: SHORT };
         let limits = Limits {
             window_entries: bounds.window,
-            window_bytes: u64::MAX,
+            window_bytes: bounds.window_bytes,
             read_entries: bounds.read_entries,
             read_bytes: 1 << 20,
             reads_in_flight: bounds.reads_in_flight,
@@ -220,6 +276,14 @@ impl World {
             target: Target::new(Incarnation(1), None),
             in_progress: VecDeque::new(),
             log: Vec::new(),
+            backup: Vec::new(),
+            lost: 0,
+            topic: Topic::Open,
+            taken: false,
+            skipped: 0,
+            moved: false,
+            waits: bounds.waits,
+            unanswered: None,
             filter: 0,
             unreadable: bounds.unreadable,
             faults: bounds.faults,
@@ -240,6 +304,16 @@ impl World {
     /// How many entries the source has.
     pub fn appended(&self) -> u8 {
         u8::try_from(self.cursor.end().get()).expect("few entries")
+    }
+
+    /// How many entries each read in storage asks for.
+    pub fn asked(&self) -> Vec<u64> {
+        self.storage.iter().map(|fetch| fetch.to.since(fetch.id.from)).collect()
+    }
+
+    /// How many entries are read and not acknowledged.
+    pub fn in_window(&self) -> usize {
+        self.replicator.window().map_or(0, |window| window.len())
     }
 
     /// How many entries are acknowledged.
@@ -286,7 +360,7 @@ impl World {
         } else {
             Content::Send(entry)
         };
-        Delivered { position: position(entry), bytes: 1, content }
+        Delivered { position: position(entry), bytes: ENTRY_BYTES, content }
     }
 
     fn take_completion(&mut self) -> Result<(), String> {
@@ -315,7 +389,8 @@ impl World {
         let answer = match message {
             Message::Open(incarnation) => match self.target.open(session, incarnation) {
                 Opening::Answered(held) => Some(Answer::Opened(held.map(|held| held.position))),
-                Opening::Waits | Opening::Refused(_) => None,
+                Opening::Refused(error) => Some(Answer::OpenFailed(error)),
+                Opening::Waits => None,
             },
             // A refusal is decided before the rules: it changes nothing at the remote.
             Message::Send { position, .. } if refuse => {
@@ -393,21 +468,21 @@ impl World {
     fn answer(&mut self, index: usize, keep: bool) {
         let (session, answer) =
             if keep { self.answers[index].clone() } else { self.answers.remove(index) };
-        match answer {
+        match &answer {
             Answer::Opened(held) => {
                 self.decided = held.map_or(0, |held| held.entry.get() as u8 + 1);
-                self.input(Input::Opened { session, held: Held::Through(held) })
+                self.input(answer.into_input(session));
+                self.went_on();
             }
+            Answer::OpenFailed(_) => self.input(answer.into_input(session)),
             Answer::Receipt(receipt) => {
-                let fails = matches!(receipt, Receipt::Gap(_) | Receipt::Refused(..));
-                self.failed |= fails && self.replicator.session() == Some(session);
-                self.input(Input::Receipts { session, receipts: vec![receipt] });
+                self.failed |= matches!(receipt, Receipt::Gap(_) | Receipt::Refused(..));
+                self.input(answer.into_input(session));
             }
         }
     }
 
     fn break_link(&mut self, session: SessionId) {
-        self.answers.retain(|(of, _)| *of != session);
         self.dead = Some(session);
         if self.replicator.session() == Some(session) {
             self.failed = true;
@@ -443,15 +518,21 @@ impl World {
         self.storage.iter().all(|fetch| fetch.hangs)
             && self.mailbox.is_empty()
             && self.sent.is_empty()
-            && self.answers.is_empty()
+            && !self.answers.iter().any(|(of, _)| self.is_current(*of))
             && self.in_progress.is_empty()
             && self.retry_is_next() != Some(true)
+    }
+
+    /// Whether the replicator hears what is said in this session, and goes by it.
+    fn is_current(&self, of: SessionId) -> bool {
+        self.replicator.session() == Some(of) && self.dead != Some(of)
     }
 
     /// Forgets what can never matter again, and names sessions and generations by their rank.
     fn rename(&mut self) {
         let session = self.replicator.session();
-        self.answers.retain(|(of, _)| session == Some(*of) && self.dead != Some(*of));
+        let (dead, late) = (self.dead, self.bounds.late_answers);
+        self.answers.retain(|(of, _)| late || session == Some(*of) && dead != Some(*of));
         self.answers.sort_by_cached_key(explore::fingerprint);
         if self.dead != session {
             self.dead = None;
@@ -486,7 +567,7 @@ impl World {
         self.storage
             .iter_mut()
             .for_each(|fetch| fetch.id.generation = generation(fetch.id.generation));
-        self.storage.sort_by_key(|fetch| (fetch.id, fetch.to, fetch.hangs));
+        self.storage.sort_by_key(|fetch| (fetch.id, fetch.to, fetch.bytes, fetch.hangs));
         self.mailbox.iter_mut().for_each(|(id, _)| id.generation = generation(id.generation));
         self.open_reads = std::mem::take(&mut self.open_reads)
             .into_iter()
@@ -516,10 +597,11 @@ impl explore::World for World {
             }
         };
         let stopped = self.replicator.state() == State::Stopped;
-        on(stopped, Action::Start);
+        on(stopped && !self.has_ended(), Action::Start);
         on(!stopped && self.stops > 0, Action::Stop);
         on(!stopped && self.stops > 0, Action::Settle);
-        on(self.cursor.end().get() < self.bounds.entries.into(), Action::Append);
+        let more = self.cursor.end().get() < self.bounds.entries.into();
+        on(more && self.topic == Topic::Open, Action::Append);
         on(
             self.filter == 0 && self.bounds.filtered[0] != self.bounds.filtered[1],
             Action::ChangeFilter,
@@ -544,9 +626,10 @@ impl explore::World for World {
         let fails = !self.in_progress.is_empty() && self.may(Fault::AppendFailed);
         on(fails, Action::AppendFails { stored: true });
         on(fails, Action::AppendFails { stored: false });
-        for index in 0..self.answers.len() {
-            on(true, Action::Answer(index));
-            on(self.may(Fault::DuplicateReceipt), Action::AnswerTwice(index));
+        for (index, (of, _)) in self.answers.iter().enumerate() {
+            let heard = self.is_current(*of);
+            on(heard, Action::Answer(index));
+            on(heard && self.may(Fault::DuplicateReceipt), Action::AnswerTwice(index));
         }
         let linked = self.replicator.session().is_some() && self.dead.is_none();
         on(linked && self.may(Fault::LinkLost), Action::LinkLost);
@@ -556,6 +639,7 @@ impl explore::World for World {
             Some(false) => on(self.is_quiet() || self.may(Fault::EarlyTimeout), Action::Timeout),
             None => {}
         }
+        actions.extend(self.outside_actions().into_iter().map(Action::Outside));
         actions
     }
 
@@ -567,7 +651,8 @@ impl explore::World for World {
             | Action::Arrive(_)
             | Action::Durable
             | Action::Answer(_)
-            | Action::Retry => true,
+            | Action::Retry
+            | Action::Outside(Outside::Restore) => true,
             Action::Read(index) => !self.storage[index].hangs,
             Action::Timeout | Action::StorageGivesUp(_) => self.is_quiet(),
             _ => false,
@@ -628,6 +713,7 @@ impl explore::World for World {
                 self.failed = true;
                 self.strike();
             }
+            Action::Outside(action) => self.outside(action)?,
         }
         self.check(rewinding_before)?;
         self.rename();
@@ -635,10 +721,11 @@ impl explore::World for World {
     }
 
     fn is_goal(&self) -> bool {
-        self.replicator.state() == State::Started
+        let drained = self.replicator.state() == State::Started
             && self.cursor.backlog() == 0
             && self.is_quiet()
-            && self.cursor.waiting_read().is_some()
+            && self.cursor.waiting_read().is_some();
+        drained || self.has_ended()
     }
 
     fn marks(&self) -> u32 {
@@ -654,9 +741,10 @@ impl World {
 
     /// Storage answers with at most so many entries, or fails.
     fn storage_answers(&mut self, index: usize, entries_max: Option<u64>) {
-        let Fetch { id, to, .. } = self.storage.remove(index);
+        let Fetch { id, to, bytes, .. } = self.storage.remove(index);
         let answer = match entries_max {
             Some(max) => {
+                let max = max.min((bytes / ENTRY_BYTES).max(1));
                 let to = to.get().min(id.from.get().saturating_add(max));
                 Ok((id.from.get()..to).map(|entry| entry as u8).collect())
             }

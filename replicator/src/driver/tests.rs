@@ -1,5 +1,6 @@
 //! Whole replicators between embedded topics, on the runtime's paused clock.
 
+use std::sync::OnceLock;
 use std::time::SystemTime;
 
 use async_trait::async_trait;
@@ -7,17 +8,18 @@ use bytes::Bytes;
 use futures::FutureExt;
 use georepl_cursor::{ManagedLedger, ManagedLedgerConfig, StartAt};
 use georepl_storage::{
-    BookieId, ClientConfig, EntryId, LedgerClient, MemoryBookieRegistry, MemoryBookies,
-    MemoryMetadataStore,
+    BookieId, BookieTransport, ClientConfig, CompletionSink, EntryId, LedgerClient,
+    MemoryBookieRegistry, MemoryBookies, MemoryMetadataStore, Request, RequestBody,
 };
 
 use super::*;
 use crate::message::{MessageMetadata, compose};
 use crate::producer::{
-    EmbeddedRemote, EmbeddedTopic, EmbeddedTopicConfig, EmbeddedTopics, FaultyRemote, ReleaseOrder,
-    RemoteFaults, WallClock,
+    EmbeddedRemote, EmbeddedTopic, EmbeddedTopicConfig, EmbeddedTopics, FaultyRemote,
+    OpenedSession, Opening, ReleaseOrder, RemoteFaults, SessionEvents, WallClock,
 };
-use crate::why::{Reason, StopReason, Wake};
+use crate::session::{OpenError, Outgoing, Receipt};
+use crate::why::{Reason, Wake};
 
 const TOPIC: &str = "persistent://acme/eu/orders";
 
@@ -30,17 +32,60 @@ impl EmbeddedTopics for OneTopic {
     }
 }
 
+/// Lets reads wait on their way to the bookies, and everything else pass.
+struct Reads {
+    inner: MemoryBookies,
+    held: Mutex<Option<Vec<(BookieId, Request, Arc<dyn CompletionSink>)>>>,
+}
+
+impl Reads {
+    fn hold(&self) {
+        self.held.lock().get_or_insert_default();
+    }
+
+    fn held(&self) -> usize {
+        self.held.lock().as_ref().map_or(0, Vec::len)
+    }
+
+    fn release(&self) {
+        let held = self.held.lock().take().unwrap_or_default();
+        for (bookie, request, sink) in held {
+            self.inner.submit(&bookie, &mut vec![request], &sink);
+        }
+    }
+}
+
+impl BookieTransport for Reads {
+    fn submit(&self, bookie: &BookieId, batch: &mut Vec<Request>, sink: &Arc<dyn CompletionSink>) {
+        if let Some(held) = self.held.lock().as_mut() {
+            let is_read = |request: &mut Request| matches!(request.body, RequestBody::Read { .. });
+            let reads = batch.extract_if(.., is_read);
+            held.extend(reads.map(|request| (bookie.clone(), request, Arc::clone(sink))));
+        }
+        if !batch.is_empty() {
+            self.inner.submit(bookie, batch, sink);
+        }
+    }
+}
+
 async fn topic() -> EmbeddedTopic {
+    topic_on_bookies().await.0
+}
+
+async fn topic_on_bookies() -> (EmbeddedTopic, Arc<Reads>) {
     let bookies = ["b1", "b2", "b3", "b4"].map(BookieId::from);
-    let memory = Arc::new(MemoryBookies::new(bookies.clone()));
+    let inner = MemoryBookies::new(bookies.clone());
+    let memory = Arc::new(Reads { inner, held: Mutex::default() });
     let store = Arc::new(MemoryMetadataStore::new());
     let registry = Arc::new(MemoryBookieRegistry::new(bookies));
-    let client = LedgerClient::new(memory, store.clone(), registry, ClientConfig::default());
+    let client =
+        LedgerClient::new(memory.clone(), store.clone(), registry, ClientConfig::default());
     // Small ledgers, so that every test crosses from one to the next.
     let config = ManagedLedgerConfig { ledger_entries_max: 7, ..ManagedLedgerConfig::default() };
     let ledger = ManagedLedger::open(TOPIC, client, store, config).await.unwrap();
     let clock: WallClock = Arc::new(SystemTime::now);
-    EmbeddedTopic::new(ledger, EmbeddedTopicConfig { frame_bytes_max: 1_000, clock }).unwrap()
+    let config = EmbeddedTopicConfig { frame_bytes_max: 1_000, clock };
+    (EmbeddedTopic::new(ledger, config).unwrap(), memory)
 }
 
 async fn publish(topic: &EmbeddedTopic, numbers: std::ops::Range<u64>) {
@@ -82,6 +127,7 @@ async fn until(what: &str, condition: impl Fn() -> bool) {
 /// From one topic to another, over a link with faults.
 struct Pair {
     west: EmbeddedTopic,
+    reads: Arc<Reads>,
     east: EmbeddedTopic,
     cursor: Arc<ManagedCursor>,
     faults: RemoteFaults,
@@ -92,11 +138,12 @@ async fn link(
     from: (&str, &EmbeddedTopic),
     to: (&str, &EmbeddedTopic),
     faults: RemoteFaults,
+    limits: Limits,
 ) -> (Arc<ManagedCursor>, Replicator) {
     let name = format!("pulsar.repl.{}", to.0);
     let cursor = ManagedCursor::open(from.1.ledger(), &name, StartAt::Earliest).await.unwrap();
     let remote = EmbeddedRemote::new(Arc::new(OneTopic(to.1.clone())));
-    let config = ReplicatorConfig::new(from.0, to.0, TOPIC);
+    let config = ReplicatorConfig { limits, ..ReplicatorConfig::new(from.0, to.0, TOPIC) };
     let remote = Arc::new(FaultyRemote::new(remote, faults));
     let replicator = Replicator::new(config, Arc::clone(&cursor), remote).await.unwrap();
     (cursor, replicator)
@@ -104,9 +151,22 @@ async fn link(
 
 impl Pair {
     async fn new() -> Self {
-        let (west, east, faults) = (topic().await, topic().await, RemoteFaults::new());
-        let (cursor, replicator) = link(("west", &west), ("east", &east), faults.clone()).await;
-        Self { west, east, cursor, faults, replicator }
+        Self::within_limits(Limits::default()).await
+    }
+
+    async fn within_limits(limits: Limits) -> Self {
+        let ((west, reads), east) = (topic_on_bookies().await, topic().await);
+        let faults = RemoteFaults::new();
+        let (cursor, replicator) =
+            link(("west", &west), ("east", &east), faults.clone(), limits).await;
+        Self { west, reads, east, cursor, faults, replicator }
+    }
+
+    /// Another replicator of the same cursor, which takes it over.
+    async fn successor(&self) -> Replicator {
+        let remote = EmbeddedRemote::new(Arc::new(OneTopic(self.east.clone())));
+        let config = ReplicatorConfig::new("west", "east", TOPIC);
+        Replicator::new(config, Arc::clone(&self.cursor), Arc::new(remote)).await.unwrap()
     }
 
     async fn waiting(&self) {
@@ -115,7 +175,7 @@ impl Pair {
     }
 
     async fn drained(&self) {
-        self.within(self.replicator.drained()).await;
+        self.within(self.replicator.drained()).await.unwrap();
     }
 
     async fn within<T>(&self, future: impl Future<Output = T>) -> T {
@@ -156,16 +216,39 @@ async fn waiting_read_before_a_producer_restart_skips_nothing() {
     publish(&pair.west, 0..5).await;
     pair.drained().await;
     pair.waiting().await;
+    // The entries wake the read, and storage takes its time over it.
+    pair.reads.hold();
+    publish(&pair.west, 5..12).await;
+    until("the old read in storage", || pair.reads.held() > 0).await;
+    let old = pair.reads.held();
+    pair.replicator.stop();
+    pair.replicator.start();
+    until("a new start", || pair.replicator.accounting().rewinds == 2).await;
+    until("the new read in storage", || pair.reads.held() > old).await;
+    publish(&pair.west, 12..20).await;
+    pair.reads.release();
+    pair.assert_complete(20).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn cut_link_while_a_read_waits_or_is_in_storage_skips_nothing() {
+    let pair = Pair::new().await;
+    pair.replicator.start();
+    publish(&pair.west, 0..5).await;
+    pair.drained().await;
+    pair.waiting().await;
     pair.faults.fail_opens(1);
     pair.faults.cut_link();
     publish(&pair.west, 5..12).await;
-    publish(&pair.west, 12..20).await;
-    pair.assert_complete(20).await;
+    pair.assert_complete(12).await;
     pair.waiting().await;
-    pair.replicator.stop();
-    pair.replicator.start();
-    publish(&pair.west, 20..30).await;
-    pair.assert_complete(30).await;
+    pair.reads.hold();
+    publish(&pair.west, 12..20).await;
+    until("a read in storage", || pair.reads.held() > 0).await;
+    pair.faults.cut_link();
+    until("another session", || pair.replicator.accounting().sessions == 4).await;
+    pair.reads.release();
+    pair.assert_complete(20).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -240,8 +323,9 @@ async fn entry_that_is_no_message_blocks_and_is_never_passed_over() {
 #[tokio::test(start_paused = true)]
 async fn regions_that_replicate_to_each_other_neither_loop_nor_double() {
     let (west, east) = (topic().await, topic().await);
-    let there = link(("west", &west), ("east", &east), RemoteFaults::new()).await;
-    let back = link(("east", &east), ("west", &west), RemoteFaults::new()).await;
+    let there =
+        link(("west", &west), ("east", &east), RemoteFaults::new(), Limits::default()).await;
+    let back = link(("east", &east), ("west", &west), RemoteFaults::new(), Limits::default()).await;
     publish(&west, 0..10).await;
     publish(&east, 100..110).await;
     there.1.start();
@@ -262,28 +346,65 @@ async fn regions_that_replicate_to_each_other_neither_loop_nor_double() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn shutdown_settles_what_was_sent_and_reports_the_rest() {
+async fn shutdown_settles_what_was_sent() {
     let pair = Pair::new().await;
+    pair.faults.hold_receipts();
     pair.replicator.start();
     publish(&pair.west, 0..5).await;
-    pair.drained().await;
+    pair.faults.until(|counts| counts.receipts_held == 5).await;
+    let mut shutdown = std::pin::pin!(pair.replicator.shutdown(Duration::from_secs(1)));
+    let early = tokio::time::timeout(Duration::from_millis(500), shutdown.as_mut()).await;
+    assert!(early.is_err(), "receipts are awaited");
+    let why = pair.replicator.why();
+    assert_eq!((why.reason, why.backlog), (Reason::Stopping, 5));
+    pair.faults.release_receipts(ReleaseOrder::Given);
+    assert_eq!(pair.within(shutdown).await, Leftover { backlog: 0 });
+    assert_eq!(pair.replicator.state(), State::Stopped);
+}
+
+#[tokio::test(start_paused = true)]
+async fn shutdown_reports_what_is_left_at_its_deadline_and_not_later() {
+    let pair = Pair::new().await;
     pair.faults.hold_receipts();
-    publish(&pair.west, 5..8).await;
-    until("sends", || pair.replicator.accounting().sends == 8).await;
-    let leftover = pair.replicator.shutdown(Duration::from_secs(1)).await;
+    publish(&pair.west, 0..3).await;
+    pair.replicator.start();
+    pair.faults.until(|counts| counts.receipts_held == 3).await;
+    // Long enough for jitter to show, shorter than the timeout of receipts.
+    let begun = tokio::time::Instant::now();
+    let leftover = pair.within(pair.replicator.shutdown(Duration::from_secs(25))).await;
     assert_eq!((leftover, pair.replicator.state()), (Leftover { backlog: 3 }, State::Stopped));
+    let took = begun.elapsed();
+    assert!(took <= Duration::from_millis(25_002), "{took:?}");
     pair.faults.release_receipts(ReleaseOrder::Given);
     pair.replicator.start();
-    pair.assert_complete(8).await;
+    pair.assert_complete(3).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn shutdown_waits_for_its_turn_and_is_not_missed_for_a_later_start() {
+    let pair = Pair::new().await;
+    publish(&pair.west, 0..3).await;
+    // None of it was processed when the shutdown is asked for.
+    pair.replicator.start();
+    let leftover = pair.within(pair.replicator.shutdown(Duration::from_secs(1))).await;
+    assert_eq!((leftover.backlog, pair.replicator.state()), (3, State::Stopped));
+    // One turn takes both, and at its end it runs.
+    pair.replicator.start();
+    pair.waiting().await;
+    let start = async { pair.replicator.start() };
+    let shutdown = pair.replicator.shutdown(Duration::from_secs(1));
+    pair.within(async { tokio::join!(biased; shutdown, start) }).await;
+    until("the start", || pair.replicator.state() != State::Stopped).await;
+    pair.assert_complete(3).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn drained_waits_for_what_was_published_before_it_and_for_nothing_later() {
     let pair = Pair::new().await;
-    pair.replicator.drained().await;
+    pair.replicator.drained().await.unwrap();
     publish(&pair.west, 0..5).await;
     let mut drained = std::pin::pin!(pair.replicator.drained());
-    let pending = |now: Option<()>| assert_eq!(now, None, "nothing is acknowledged");
+    let pending = |now: Option<Result<(), Ended>>| assert_eq!(now, None, "nothing is acknowledged");
     pending(drained.as_mut().now_or_never());
     // Not even what is durable at the remote is drained before the receipts are here.
     pair.faults.hold_receipts();
@@ -295,7 +416,7 @@ async fn drained_waits_for_what_was_published_before_it_and_for_nothing_later() 
     pair.faults.release_receipts(ReleaseOrder::Given);
     pair.faults.half_open();
     publish(&pair.west, 5..8).await;
-    pair.within(drained).await;
+    pair.within(drained).await.unwrap();
     assert_eq!((pair.cursor.mark_delete_position(), pair.cursor.backlog()), (fifth, 3));
 }
 
@@ -314,7 +435,7 @@ async fn dropped_drained_harms_nobody_and_outlives_a_stop() {
     pair.replicator.stop();
     pair.faults.release_receipts(ReleaseOrder::Given);
     pair.replicator.start();
-    pair.within(waiting).await.unwrap();
+    pair.within(waiting).await.unwrap().unwrap();
     assert_eq!(pair.cursor.backlog(), 0);
 }
 
@@ -323,9 +444,7 @@ async fn later_owner_of_the_cursor_ends_the_earlier_one() {
     let pair = Pair::new().await;
     pair.replicator.start();
     pair.waiting().await;
-    let remote = EmbeddedRemote::new(Arc::new(OneTopic(pair.east.clone())));
-    let config = ReplicatorConfig::new("west", "east", TOPIC);
-    let later = Replicator::new(config, Arc::clone(&pair.cursor), Arc::new(remote)).await.unwrap();
+    let later = pair.successor().await;
     pair.replicator.stop();
     later.start();
     publish(&pair.west, 0..5).await;
@@ -363,4 +482,164 @@ async fn topics_of_these_tests_cross_from_one_ledger_to_the_next() {
     let west = topic().await;
     publish(&west, 0..8).await;
     assert_eq!(west.ledger().last_confirmed().unwrap().entry, EntryId(0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn replicator_that_still_runs_when_its_cursor_is_taken_ends_and_nothing_is_lost() {
+    let pair = Pair::new().await;
+    pair.replicator.start();
+    pair.waiting().await;
+    let later = pair.successor().await;
+    later.start();
+    for n in 0..30 {
+        publish(&pair.west, n..n + 1).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    pair.within(later.drained()).await.unwrap();
+    assert_eq!(payloads(&pair.east).await, (0..30).collect::<Vec<_>>());
+    let ended =
+        || matches!(pair.replicator.why().reason, Reason::Stopped(StopReason::LaterOwner(_)));
+    until("the end of the earlier one", ended).await;
+    assert_eq!(later.state(), State::Started);
+}
+
+#[tokio::test(start_paused = true)]
+async fn operator_skips_with_the_cursor_what_the_remote_refuses() {
+    let limits = Limits { window_entries: 10, read_entries: 5, ..Limits::default() };
+    let pair = Pair::within_limits(limits).await;
+    publish(&pair.west, 0..30).await;
+    let at = |n| pair.west.ledger().position_of(Offset::new(n)).unwrap();
+    pair.faults.refuse_position(at(2));
+    pair.replicator.start();
+    let refused = || matches!(pair.replicator.why().reason, Reason::Refused { .. });
+    until("a refusal", refused).await;
+    pair.cursor.mark_delete(at(15)).unwrap();
+    pair.drained().await;
+    let expected: Vec<u64> = (0..2).chain(16..30).collect();
+    assert_eq!(payloads(&pair.east).await, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn cursor_that_others_rewind_and_read_loses_and_repeats_nothing() {
+    let limits = Limits { window_entries: 4, read_entries: 2, ..Limits::default() };
+    let pair = Pair::within_limits(limits).await;
+    pair.replicator.start();
+    let one = ReadLimits { entries: 1, bytes: 1_000 };
+    for n in 0..40 {
+        publish(&pair.west, n..n + 1).await;
+        if n % 3 == 0 {
+            pair.cursor.rewind();
+        }
+        if n % 5 == 0 {
+            // Refused or not, the replicator goes on.
+            let _ = pair.cursor.read_entries(one).await;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    pair.assert_complete(40).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn closed_topic_ends_it_also_when_it_is_found_by_an_opening() {
+    let pair = Pair::new().await;
+    pair.replicator.start();
+    publish(&pair.west, 0..5).await;
+    pair.drained().await;
+    pair.replicator.stop();
+    let (own, cursor) = (pair.west.ledger().clone(), &pair.cursor);
+    own.close().await.unwrap();
+    pair.replicator.start();
+    let ended = || pair.replicator.why().reason == Reason::Stopped(StopReason::CursorClosed);
+    until("its end", ended).await;
+    assert_eq!((cursor.backlog(), pair.replicator.accounting().sessions), (0, 2));
+}
+
+/// Takes everything and answers at once, from within the call; what else it does is up to a test.
+struct Inline<F>(F);
+
+struct InlineSession<F> {
+    events: SessionEvents,
+    also: F,
+}
+
+#[async_trait]
+impl<F: Fn() + Clone + Send + Sync + 'static> RemoteProducer for Inline<F> {
+    async fn open(&self, _: Opening, events: SessionEvents) -> Result<OpenedSession, OpenError> {
+        let session = Box::new(InlineSession { events, also: self.0.clone() });
+        Ok(OpenedSession { watermark: None, session })
+    }
+}
+
+impl<F: Fn() + Send> RemoteSession for InlineSession<F> {
+    fn submit(&mut self, batch: Vec<Outgoing<Prepared>>) {
+        (self.also)();
+        let published = |sent: &Outgoing<Prepared>| Receipt::Published(sent.position);
+        self.events.receipts(batch.iter().map(published).collect());
+    }
+}
+
+async fn inline<F: Fn() + Clone + Send + Sync + 'static>(also: F) -> (EmbeddedTopic, Replicator) {
+    let west = topic().await;
+    let cursor = ManagedCursor::open(west.ledger(), "c", StartAt::Earliest).await.unwrap();
+    let limits = Limits { window_entries: 8, read_entries: 4, ..Limits::default() };
+    let config = ReplicatorConfig { limits, ..ReplicatorConfig::new("west", "east", TOPIC) };
+    let replicator = Replicator::new(config, cursor, Arc::new(Inline(also))).await.unwrap();
+    (west, replicator)
+}
+
+#[tokio::test(start_paused = true)]
+async fn panic_in_the_remotes_code_ends_it_visibly() {
+    let (west, replicator) = inline(|| panic!("planted")).await;
+    publish(&west, 0..1).await;
+    let (drained, state) = (replicator.drained(), replicator.watch());
+    replicator.start();
+    let ended = drained.await.unwrap_err();
+    assert!(matches!(ended.reason, StopReason::Failed(_)), "{ended}");
+    assert_eq!(ended.advice(), Advice::Reopen);
+    assert_eq!((replicator.state(), *state.borrow()), (State::Stopped, State::Stopped));
+    assert_eq!(replicator.why().reason, Reason::Stopped(ended.reason));
+    assert_eq!(replicator.shutdown(Duration::from_secs(1)).await, Leftover { backlog: 1 });
+    replicator.start();
+    assert!(replicator.drained().await.is_err(), "it is not started again");
+}
+
+#[test]
+fn end_of_its_runtime_ends_it_visibly() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    let (inside, outside) = (runtime(), runtime());
+    let (west, replicator) = inside.block_on(inline(|| {}));
+    inside.block_on(publish(&west, 0..1));
+    drop(inside);
+    let ended = outside.block_on(replicator.drained()).unwrap_err();
+    assert_eq!(ended.reason, StopReason::Failed("its runtime was shut down".into()));
+    assert_eq!(outside.block_on(replicator.shutdown(Duration::from_secs(1))).backlog, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn remotes_code_may_ask_the_replicator() {
+    let asked = Arc::new(OnceLock::<Replicator>::new());
+    let (replicator, asking) = (Arc::clone(&asked), move || {
+        let replicator = asked.get().expect("set before it is started");
+        assert!(replicator.why().backlog > 0 && replicator.stats().connected);
+    });
+    let (west, started) = inline(asking).await;
+    let started = replicator.get_or_init(|| started);
+    publish(&west, 0..20).await;
+    started.start();
+    started.drained().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn busy_replicator_lets_other_tasks_run() {
+    let (west, replicator) = inline(|| {}).await;
+    publish(&west, 0..2_000).await;
+    replicator.start();
+    let mut turns = 0;
+    let draining = replicator.drained();
+    let mut draining = std::pin::pin!(draining);
+    while draining.as_mut().now_or_never().is_none() {
+        turns += 1;
+        tokio::task::yield_now().await;
+    }
+    assert!(turns > 3, "it was given {turns} turns while 2,000 entries were replicated");
 }

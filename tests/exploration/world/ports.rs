@@ -23,8 +23,8 @@ impl SourceSide<'_> {
     pub(super) fn drain(&mut self) {
         while let Some(output) = self.cursor.poll_output() {
             match output {
-                CursorOutput::Fetch { id, to, .. } => {
-                    self.storage.push(Fetch { id, to, hangs: false });
+                CursorOutput::Fetch { id, to, bytes } => {
+                    self.storage.push(Fetch { id, to, bytes, hangs: false });
                 }
                 CursorOutput::Complete { id, outcome } => {
                     if !self.open_reads.remove(&id) {

@@ -1,9 +1,13 @@
 //! What must hold after every step, and what an exploration must have met.
 
+use std::time::Duration;
+
 use georepl_cursor::{ReadId, ReadOutcome};
 use georepl_replicator::{Reason, State, StopReason, Wake};
+use georepl_storage::Time;
 
-use super::World;
+use super::outside::Topic;
+use super::{ENTRY_BYTES, LONG, World};
 use georepl_tests::explore;
 
 /// What is checked.
@@ -27,6 +31,15 @@ pub mod mark {
     pub const STALE_COMPLETION: u32 = 1 << 6;
     pub const READ_FAILED: u32 = 1 << 7;
     pub const UNREADABLE: u32 = 1 << 8;
+    pub const LATE_ANSWER: u32 = 1 << 9;
+    pub const BEHIND: u32 = 1 << 10;
+    pub const AHEAD: u32 = 1 << 11;
+    pub const OPEN_FAILED: u32 = 1 << 12;
+    pub const LATER_OWNER: u32 = 1 << 13;
+    pub const DRAINED_FOR_GOOD: u32 = 1 << 14;
+    pub const CLOSED: u32 = 1 << 15;
+    pub const MOVED: u32 = 1 << 16;
+    pub const RECEIPT_LATE: u32 = 1 << 17;
 }
 
 impl World {
@@ -36,12 +49,18 @@ impl World {
             return Err(broken);
         }
         let rewinding = self.is_rewinding();
+        self.moved &= effects.rewinds == 0;
         self.check_acknowledged()?;
+        self.check_end()?;
+        self.check_receipts()?;
         self.check_window(rewinding)?;
         if rewinding_before && rewinding && (effects.reads > 0 || effects.sends > 0) {
             return Err("S13: something was read or sent while a rewind was awaited".into());
         }
-        if effects.rewinds > 0 && self.target.open_session() != self.replicator.session() {
+        if effects.rewinds > 0
+            && !self.taken
+            && self.target.open_session() != self.replicator.session()
+        {
             return Err("S13: rewound before the old session's sends were settled".into());
         }
         if !self.replicator.accounting().balances() {
@@ -67,6 +86,17 @@ impl World {
         if why.reason == Reason::Unexplained || why.wake == Wake::Nothing {
             return Err(format!("L2: no reason or no wake-up: {why:?}"));
         }
+        let named = match why.wake {
+            Wake::Timer(after) | Wake::Remote(after) | Wake::Storage(after) => Some(after),
+            Wake::Operator | Wake::Read | Wake::Append | Wake::Nothing => None,
+        };
+        let armed = self.replicator.wake_at().map(|at| at.saturating_since(self.now));
+        if named.is_some_and(|named| armed.is_none_or(|armed| armed > named)) {
+            return Err(format!("L2: the timer that is named does not run: {why:?}"));
+        }
+        if why.wake == Wake::Read && self.cursor.reads_in_flight() == 0 && self.is_quiet() {
+            return Err("L2: nothing is read".into());
+        }
         let moves = self.replicator.wake_at().is_some() || self.cursor.reads_in_flight() > 0;
         let operator = why.wake == Wake::Operator;
         if self.is_quiet() && backlog > 0 && !moves && !operator {
@@ -74,6 +104,26 @@ impl World {
             return Err(format!("L2: {backlog} {what}: {:?}", why.reason));
         }
         Ok(())
+    }
+
+    /// Rule 9: the first entry without a receipt has one timeout, whatever else is answered.
+    fn check_receipts(&mut self) -> Result<(), String> {
+        if self.bounds.waits == 0 {
+            return Ok(());
+        }
+        let hears = self.replicator.connected() && !self.is_rewinding();
+        let first = self.replicator.window().and_then(|window| window.first_unanswered());
+        let passed = self.now.saturating_since(Time::ZERO);
+        self.unanswered = first.filter(|_| hears).map(|first| match self.unanswered {
+            Some((before, since)) if before == first => (first, since + passed),
+            _ => (first, Duration::ZERO),
+        });
+        match self.unanswered {
+            Some((first, since)) if since >= LONG => {
+                Err(format!("rule 9: {first} has no receipt and no timeout"))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// S16 and L8: nothing is left behind, and no timer runs for nothing.
@@ -106,7 +156,8 @@ impl World {
         }
         self.mark_delete = mark_delete;
         for entry in 0..self.mark_delete() {
-            if !self.log.contains(&entry) && self.passed >> entry & 1 == 0 {
+            let excused = (self.passed | self.skipped | self.lost) >> entry & 1 == 1;
+            if !self.log.contains(&entry) && !excused {
                 return Err(format!(
                     "S1: {entry} is acknowledged, but not published and without a reason"
                 ));
@@ -127,6 +178,9 @@ impl World {
                 self.bounds.window
             ));
         }
+        if window.bytes() > self.bounds.window_bytes.saturating_add(ENTRY_BYTES) {
+            return Err(format!("S10: {} bytes in the window", window.bytes()));
+        }
         if rewinding || self.replicator.state() != State::Started {
             return Ok(());
         }
@@ -142,7 +196,7 @@ impl World {
             .sum();
         let covered = window.head() == self.cursor.mark_delete_offset()
             && window.tail().plus(delivered) == self.cursor.read_position();
-        if !covered {
+        if !covered && !self.moved && self.topic != Topic::Closed {
             return Err(format!(
                 "S2: hole: mark-delete {}, window {}..{}, {delivered} delivered, read position {}",
                 self.cursor.mark_delete_offset(),
@@ -174,8 +228,9 @@ impl World {
         let stale_entries = |(id, outcome): &(ReadId, ReadOutcome<u8>)| {
             id.generation != self.cursor.generation() && matches!(outcome, ReadOutcome::Entries(_))
         };
+        let ended = self.replicator.ended();
         [
-            (explore::World::is_goal(self), mark::DRAINED),
+            (explore::World::is_goal(self) && ended.is_none(), mark::DRAINED),
             (matches!(why, Reason::Refused { .. }), mark::REFUSED),
             (matches!(why, Reason::Stopped(StopReason::Requested)), mark::STOPPED),
             (stale, mark::STALE_READ),
@@ -184,6 +239,15 @@ impl World {
             (completions.into_iter().any(stale_entries), mark::STALE_COMPLETION),
             (matches!(why, Reason::ReadFailed { .. }), mark::READ_FAILED),
             (matches!(why, Reason::Unreadable { .. }), mark::UNREADABLE),
+            (self.answers.iter().any(|(of, _)| Some(*of) != session), mark::LATE_ANSWER),
+            (matches!(why, Reason::RemoteBehind { .. }), mark::BEHIND),
+            (matches!(why, Reason::RemoteAhead { .. }), mark::AHEAD),
+            (matches!(why, Reason::Connecting { failures: 1, .. }), mark::OPEN_FAILED),
+            (matches!(ended, Some(StopReason::LaterOwner(_))), mark::LATER_OWNER),
+            (matches!(ended, Some(StopReason::Drained)), mark::DRAINED_FOR_GOOD),
+            (matches!(ended, Some(StopReason::CursorClosed)), mark::CLOSED),
+            (self.moved, mark::MOVED),
+            (self.unanswered.is_some_and(|(_, since)| since > Duration::ZERO), mark::RECEIPT_LATE),
         ]
         .into_iter()
         .filter_map(|(holds, mark)| holds.then_some(mark))
