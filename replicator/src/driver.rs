@@ -294,6 +294,8 @@ fn meters(config: &ReplicatorConfig) -> Meters {
 }
 
 struct Task {
+    /// Part of the task from its making on, since a task may be dropped before its first turn.
+    _obituary: Obituary,
     shared: Arc<Shared>,
     link: Link,
     splicer: Splicer,
@@ -326,11 +328,11 @@ impl Task {
     fn new(shared: Arc<Shared>, remote: Arc<dyn RemoteProducer>) -> Self {
         let splicer = Splicer::new(&shared.config.local_cluster);
         let link = Link::new(Arc::clone(&shared), remote);
-        Self { shared, link, splicer, shutdowns: Vec::new() }
+        let obituary = Obituary(Arc::clone(&shared));
+        Self { _obituary: obituary, shared, link, splicer, shutdowns: Vec::new() }
     }
 
     async fn run(mut self) {
-        let _obituary = Obituary(Arc::clone(&self.shared));
         let mut events = Vec::new();
         loop {
             let wake = self.shared.wake();

@@ -57,10 +57,10 @@ impl World {
         if rewinding_before && rewinding && (effects.reads > 0 || effects.sends > 0) {
             return Err("S13: something was read or sent while a rewind was awaited".into());
         }
-        if effects.rewinds > 0
-            && !self.taken
-            && self.target.open_session() != self.replicator.session()
-        {
+        // A cursor found closed ends the replicator in the step of its rewind.
+        let session = self.replicator.session();
+        let fenced = self.taken || session.is_none() || self.target.open_session() == session;
+        if effects.rewinds > 0 && !fenced {
             return Err("S13: rewound before the old session's sends were settled".into());
         }
         if !self.replicator.accounting().balances() {
@@ -181,7 +181,7 @@ impl World {
         if window.bytes() > self.bounds.window_bytes.saturating_add(ENTRY_BYTES) {
             return Err(format!("S10: {} bytes in the window", window.bytes()));
         }
-        if rewinding || self.replicator.state() != State::Started {
+        if rewinding || self.is_blocked() || self.replicator.state() != State::Started {
             return Ok(());
         }
         let counts = |id: &ReadId| self.replicator.outstanding_reads().any(|read| read == *id);
