@@ -122,7 +122,11 @@ impl<E> Machine<E> {
 
     /// Ends it because whoever runs it cannot go on. Wants nothing done any more.
     pub fn fail(&mut self, message: Arc<str>) {
-        self.stop(StopReason::Failed(message));
+        let reason = StopReason::Failed(message);
+        match &mut self.life {
+            Life::Stopped(stopped) if stopped.may_restart() => *stopped = reason,
+            Life::Stopped(_) | Life::Running(_) => self.stop(reason),
+        }
         self.outputs.clear();
     }
 
@@ -332,14 +336,18 @@ impl<E> Machine<E> {
             ReadOutcome::Entries(entries) => {
                 self.accounting.read += entries.len() as u64;
                 flow.delivered(entries);
-                if flow.waits_elsewhere() {
-                    self.outputs.push_back(Output::CancelRead);
-                }
             }
             ReadOutcome::Cancelled | ReadOutcome::Superseded => {}
             ReadOutcome::Failed(failed) => flow.read_failed(now, failed.message, &self.limits),
             ReadOutcome::Terminated => flow.log_ended(),
             ReadOutcome::Closed => self.stop(StopReason::CursorClosed),
+        }
+        // What it waits behind was taken by another reader, or is about to be read again.
+        if let Life::Running(flow) = &self.life
+            && !flow.is_rewinding()
+            && flow.waits_elsewhere()
+        {
+            self.outputs.push_back(Output::CancelRead);
         }
     }
 
