@@ -138,12 +138,21 @@ impl<E> Window<E> {
         open
     }
 
-    /// The remote holds everything it was sent up to `through`.
-    pub fn settle_through(&mut self, through: Position) {
-        for slot in self.slots.iter_mut().take_while(|slot| slot.position <= through) {
-            if matches!(slot.status, Status::Sent) {
-                slot.status = Status::Settled(Settled::Published);
-                self.unanswered -= 1;
+    /// The remote holds everything it was sent up to `through`, and nothing behind it: what it had
+    /// confirmed there it has lost, so that it counts as unanswered again.
+    pub fn settle_through(&mut self, through: Option<Position>) {
+        for slot in &mut self.slots {
+            let held = Some(slot.position) <= through;
+            match slot.status {
+                Status::Sent if held => {
+                    slot.status = Status::Settled(Settled::Published);
+                    self.unanswered -= 1;
+                }
+                Status::Settled(Settled::Published | Settled::Duplicate) if !held => {
+                    slot.status = Status::Sent;
+                    self.unanswered += 1;
+                }
+                _ => {}
             }
         }
     }

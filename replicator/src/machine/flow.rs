@@ -221,9 +221,7 @@ impl<E> Flow<E> {
     pub(super) fn opened(&mut self, id: SessionId, watermark: Option<Position>) {
         self.session = Session::Open { id, failures: self.failures() };
         self.known = watermark;
-        if let Some(through) = watermark {
-            self.window.settle_through(through);
-        }
+        self.window.settle_through(watermark);
         self.awaited = None;
     }
 

@@ -227,7 +227,7 @@ impl World {
                 self.topic == Topic::Terminated && self.cursor.backlog() == 0
             }
             Some(StopReason::CursorClosed) => self.topic == Topic::Closed,
-            Some(StopReason::LaterOwner(newest)) => self.taken && *newest == LATER_OWNER,
+            Some(StopReason::LaterOwner(newest)) => self.taken && newest.owner == LATER_OWNER.owner,
             Some(_) => false,
         };
         if fair { Ok(()) } else { Err(format!("it ended for good: {:?}", self.replicator.ended())) }
