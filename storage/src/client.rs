@@ -1,21 +1,22 @@
-//! The front door: create, open and delete ledgers; the handle to write one.
+//! The front door: create, open and delete ledgers.
+
+mod writer;
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use fastrand::Rng;
 use tokio::sync::watch;
 
 use crate::check::{self, CheckError, CheckReport};
 use crate::config::ClientConfig;
-use crate::entry::{MasterKey, Password};
+use crate::entry::Password;
 use crate::error::Advice;
-use crate::id::{EntryId, LedgerId, Shown};
+use crate::id::{EntryId, LedgerId};
 use crate::metadata::{
-    Expected, InvalidMetadata, InvalidTransition, LedgerEnd, LedgerMetadata, LedgerState,
-    MetadataError, MetadataStore, Version, encode, ledger_key,
+    Expected, InvalidMetadata, LedgerMetadata, MetadataError, MetadataStore, Version, encode,
+    ledger_key,
 };
 use crate::placement::{self, NotEnoughBookies};
 use crate::quorum::QuorumSizes;
@@ -24,7 +25,7 @@ use crate::recover;
 use crate::registry::BookieRegistry;
 use crate::time::Clock;
 use crate::transport::BookieTransport;
-use crate::write::{self, AppendSink, Writing};
+use crate::write::{self, AppendSink};
 
 /// How often one compare-and-set is tried before the caller is asked. Each attempt but the first follows a change by
 /// somebody else or a lost answer, both rare.
@@ -111,61 +112,7 @@ impl OpenError {
     }
 }
 
-/// Why a writer could not close its ledger.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CloseError {
-    /// Somebody else is recovering the ledger and will close it. The record was left alone.
-    #[error(
-        "ledger {ledger} is fenced: its end is decided by whoever recovers it; open it to learn the end"
-    )]
-    Fenced {
-        /// The ledger.
-        ledger: LedgerId,
-    },
-    /// The task of the ledger is gone, and with it the knowledge of where it ends.
-    #[error("the task of ledger {ledger} was stopped with its runtime; recover the ledger")]
-    Stopped {
-        /// The ledger.
-        ledger: LedgerId,
-    },
-    /// Somebody else closed the ledger, at another end.
-    #[error(
-        "ledger {ledger} was closed by somebody else at entry {}, this writer had confirmed up to {}",
-        Shown(found.last_entry), Shown(confirmed.last_entry)
-    )]
-    ClosedElsewhere {
-        /// The ledger.
-        ledger: LedgerId,
-        /// The end in the record. Entries confirmed after it are lost.
-        found: LedgerEnd,
-        /// The end this writer knows.
-        confirmed: LedgerEnd,
-    },
-    /// The record does not allow the end.
-    #[error("ledger {ledger} cannot be closed where its writer ends: {reason}")]
-    Refused {
-        /// The ledger.
-        ledger: LedgerId,
-        /// Why.
-        #[source]
-        reason: InvalidTransition,
-    },
-    /// The record could not be read or written. Whether the ledger is closed is unknown; close it again.
-    #[error(transparent)]
-    Record(#[from] RecordError),
-}
-
-impl CloseError {
-    /// What to do about it.
-    #[must_use]
-    pub const fn advice(&self) -> Advice {
-        match self {
-            Self::Fenced { .. } | Self::Stopped { .. } => Advice::Reopen,
-            Self::ClosedElsewhere { .. } | Self::Refused { .. } => Advice::GiveUp,
-            Self::Record(error) => error.advice(),
-        }
-    }
-}
+pub use writer::LedgerWriter;
 
 impl LedgerClient {
     /// A client of these bookies and this store.
@@ -206,21 +153,17 @@ impl LedgerClient {
         let metadata = LedgerMetadata::created(sizes, password, ensemble, token, custom)?
             .with_instances(instances);
         let (ledger, version) = self.store_new(&metadata).await?;
-        let config = write::Config {
-            ledger,
-            sizes,
-            key: MasterKey::of(metadata.password()),
-            ensemble: metadata.last_ensemble().1.to_vec(),
-            request_timeout: self.core.config.request_timeout,
-            add_quorum_timeout: self.core.config.add_quorum_timeout,
+        let ClientConfig { request_timeout, add_quorum_timeout, .. } = self.core.config;
+        let limits = write::Limits {
+            request_timeout,
+            add_quorum_timeout,
+            bookie_backlog_bytes_max: self.core.config.bookie_backlog_bytes_max,
+            ensemble_changes_max: self.core.config.ensemble_changes_max,
+            explicit_lac_interval: self.core.config.explicit_lac_interval,
         };
-        let writing = write::start(config, self.core.clock, self.core.transport.clone(), sink);
-        Ok(LedgerWriter {
-            core: self.core.clone(),
-            ledger,
-            record: (Arc::new(metadata), version),
-            writing,
-        })
+        let config = write::Config { ledger, record: Arc::new(metadata), version, limits };
+        let writing = write::start(config, self.core.clone(), &*self.registry, sink);
+        Ok(LedgerWriter { core: self.core.clone(), ledger, writing })
     }
 
     /// Opens a ledger to read what is confirmed, without recovering it. Changes nothing on bookies or in the store.
@@ -353,113 +296,6 @@ impl LedgerClient {
 impl fmt::Debug for LedgerClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LedgerClient").field("config", &self.core.config).finish_non_exhaustive()
-    }
-}
-
-/// The one writer of a ledger. Dropping it stops the ledger's task and leaves the ledger open.
-pub struct LedgerWriter {
-    core: Arc<Core>,
-    ledger: LedgerId,
-    record: (Arc<LedgerMetadata>, Version),
-    writing: Writing,
-}
-
-impl LedgerWriter {
-    /// The ledger's id.
-    #[must_use]
-    pub const fn id(&self) -> LedgerId {
-        self.ledger
-    }
-
-    /// Appends payloads, one entry each, and returns the id of the first; the others follow it. The sink is told when
-    /// they are acknowledged. An empty batch returns the id that the next entry will get.
-    ///
-    /// Never blocks and never waits: what is appended is held in memory until its bookies have answered or their
-    /// request timeout is over, so the caller bounds the bytes it has unconfirmed. The iterator runs under the
-    /// ledger's lock and must not use the ledger.
-    ///
-    /// # Errors
-    /// [`write::Error`] if the ledger takes no more entries; none of the batch was appended.
-    pub fn append(
-        &self,
-        payloads: impl IntoIterator<Item = Bytes>,
-    ) -> Result<EntryId, write::Error> {
-        self.writing.append(self.ledger, payloads)
-    }
-
-    /// Everything up to this entry is acknowledged.
-    #[must_use]
-    pub fn last_add_confirmed(&self) -> Option<EntryId> {
-        self.writing.lac().get()
-    }
-
-    /// A reader whose bound is this writer's LAC at every moment. It may outlive the writer.
-    #[must_use]
-    pub fn reader(&self) -> LedgerReader {
-        LedgerReader::of_writer(
-            self.core.clone(),
-            self.ledger,
-            self.record.clone(),
-            self.writing.lac().clone(),
-        )
-    }
-
-    /// Closes the ledger: refuses further appends, waits until those before are decided, and writes the end into the
-    /// record. After a failed append too the ledger is closed at its last confirmed entry, unless it is fenced.
-    ///
-    /// May be called again and by several at once; all learn the same end. If the future is dropped, appends stay
-    /// refused, and whether the ledger is closed is unknown until it is called again.
-    ///
-    /// # Errors
-    /// [`CloseError`].
-    pub async fn close(&self) -> Result<LedgerEnd, CloseError> {
-        let ledger = self.ledger;
-        let ended = self.writing.finish(ledger).await;
-        match ended.error {
-            // A fenced writer keeps its hands off the record: its end is no longer for it to decide.
-            Some(write::Error::Fenced { .. }) => Err(CloseError::Fenced { ledger }),
-            Some(write::Error::Stopped { .. }) => Err(CloseError::Stopped { ledger }),
-            _ => close_record(&self.core, ledger, ended.confirmed).await,
-        }
-    }
-}
-
-impl fmt::Debug for LedgerWriter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LedgerWriter")
-            .field("ledger", &self.ledger)
-            .field("last_add_confirmed", &self.last_add_confirmed())
-            .finish_non_exhaustive()
-    }
-}
-
-/// Writes the end of a ledger into its record. Every attempt starts from what is there, so an attempt whose answer
-/// was lost is recognised, and one that still lands later writes the same end.
-async fn close_record(
-    core: &Core,
-    ledger: LedgerId,
-    confirmed: LedgerEnd,
-) -> Result<LedgerEnd, CloseError> {
-    let key = ledger_key(ledger);
-    let mut attempts = 1..=ATTEMPTS_MAX;
-    loop {
-        let (metadata, version) = core.record(ledger).await?;
-        let LedgerEnd { last_entry, length } = confirmed;
-        let closed = match metadata.state() {
-            LedgerState::Open => metadata.closed(last_entry, length),
-            LedgerState::InRecovery => return Err(CloseError::Fenced { ledger }),
-            LedgerState::Closed(found) if found == confirmed => return Ok(found),
-            LedgerState::Closed(found) => {
-                return Err(CloseError::ClosedElsewhere { ledger, found, confirmed });
-            }
-        };
-        let closed = closed.map_err(|reason| CloseError::Refused { ledger, reason })?;
-        let put = core.store.put(&key, encode(&closed), Expected::Version(version));
-        match core.metadata(&key, put).await {
-            Ok(_) => return Ok(confirmed),
-            Err(error) if attempts.next().is_none() => return Err(RecordError::from(error).into()),
-            Err(_) => {}
-        }
     }
 }
 

@@ -17,6 +17,17 @@ pub struct ClientConfig {
     /// How long an entry may wait for its acknowledgement before the ledger's handle gives up.
     /// It must exceed `request_timeout`, or slow bookies end ledgers that would have gone on.
     pub add_quorum_timeout: Duration,
+    /// How many bytes of acknowledged entries a ledger keeps for the sake of one bookie that has yet to answer. Beyond
+    /// that the bookie is done without, as if it had failed. More: a slow bookie costs memory. Less: a pause of one
+    /// bookie's disk, at full speed, changes the ensemble.
+    pub bookie_backlog_bytes_max: u64,
+    /// How often one ledger may change its ensemble before its handle gives up. It bounds the record when bookies come
+    /// and go all the time; a new ledger starts with a short one.
+    pub ensemble_changes_max: u64,
+    /// How long after an acknowledgement the bookies are told of it by itself, if no further entry has done so; none
+    /// for never. Readers that are not the writer's own see the last entry of an idle ledger after that. Shorter: more
+    /// requests for ledgers with pauses between entries. Once told, an idle ledger has no timer.
+    pub explicit_lac_interval: Option<Duration>,
     /// How long one operation of the metadata store may take before its outcome counts as unknown.
     pub metadata_timeout: Duration,
 }
@@ -28,6 +39,9 @@ impl Default for ClientConfig {
             speculative_read_delay: Duration::from_secs(2),
             tail_check_interval: Duration::from_secs(5),
             add_quorum_timeout: Duration::from_secs(20),
+            bookie_backlog_bytes_max: 64 << 20,
+            ensemble_changes_max: 1_000,
+            explicit_lac_interval: Some(Duration::from_secs(1)),
             metadata_timeout: Duration::from_secs(10),
         }
     }

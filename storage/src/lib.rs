@@ -33,13 +33,13 @@ mod registry;
 
 mod placement;
 
-pub mod write;
-
 #[cfg(feature = "io")]
 mod read;
 
 #[cfg(feature = "io")]
 mod exchange;
+
+pub mod write;
 
 pub mod recover;
 
@@ -76,12 +76,13 @@ pub use crate::{
     transport::{
         AddKind, BookieError, Evidence, Request, RequestBody, RequestId, Response, ResponseBody,
     },
+    write::{CloseError, ClosedElsewhere, Shortfall, WriterStats},
 };
 #[cfg(feature = "io")]
 pub use crate::{
     bookie::{LAC_WAITS_MAX, MemoryBookies},
     check::{CheckError, CheckReport, CopyRun, CopyState, FragmentReport},
-    client::{CloseError, CreateError, LedgerClient, LedgerOptions, LedgerWriter, OpenError},
+    client::{CreateError, LedgerClient, LedgerOptions, LedgerWriter, OpenError},
     mailbox::{Mailbox, MailboxClosed},
     metadata::{
         Expected, MemoryMetadataStore, MetadataError, MetadataStore, Versioned, ledger_key,

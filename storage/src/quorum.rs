@@ -79,6 +79,20 @@ impl QuorumSizes {
         self.window((entry.get() % u64::from(self.ensemble)) as u8)
     }
 
+    /// Whether `slot` is in the write set of `entry`.
+    #[must_use]
+    pub fn stores(self, slot: Slot, entry: EntryId) -> bool {
+        self.write_set(entry).any(|stored| stored == slot)
+    }
+
+    /// Whether a ledger can still be recovered without these slots: in every write set fewer than AQ of them are
+    /// lost, so that what AQ bookies hold is held by one that is not.
+    #[must_use]
+    pub fn survives(self, lost: SlotSet) -> bool {
+        let lost_of = |first| self.window(first).filter(|slot| lost.contains(*slot)).count();
+        (0..self.ensemble).all(|first| lost_of(first) < self.ack())
+    }
+
     fn window(self, first: u8) -> impl ExactSizeIterator<Item = Slot> + Clone {
         (0..self.write).map(move |i| Slot((first + i) % self.ensemble))
     }
@@ -89,6 +103,9 @@ impl QuorumSizes {
 pub struct Slot(u8);
 
 impl Slot {
+    /// The first place of every ensemble.
+    pub const FIRST: Self = Self(0);
+
     /// The slot at `index`.
     ///
     /// # Panics
@@ -114,6 +131,11 @@ impl SlotSet {
     /// Adds a slot; adding it again changes nothing.
     pub fn insert(&mut self, slot: Slot) {
         self.0 |= 1 << slot.0;
+    }
+
+    /// Takes a slot away; one that is not there stays so.
+    pub fn remove(&mut self, slot: Slot) {
+        self.0 &= !(1 << slot.0);
     }
 
     /// Whether the slot is in the set.
@@ -190,6 +212,12 @@ impl AckSet {
         if !self.acked.contains(slot) {
             self.failed.insert(slot);
         }
+    }
+
+    /// The slot is asked anew: what its bookie, or the one before it, answered until now counts no more.
+    pub fn forget(&mut self, slot: Slot) {
+        self.acked.remove(slot);
+        self.failed.remove(slot);
     }
 
     /// Whether the slot has had its outcome.

@@ -6,22 +6,24 @@ mod recovery;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 use super::*;
 use crate::bookie::MemoryBookies;
-use crate::entry::Entry;
+use crate::entry::{Entry, MasterKey};
 use crate::fault::{Fault, FaultTransport, ReleaseOrder};
-use crate::id::BookieId;
+use crate::id::{BookieId, EntryId};
 use crate::mailbox::Mailbox;
-use crate::metadata::{MemoryMetadataStore, Versioned};
+use crate::metadata::{LedgerEnd, LedgerState, MemoryMetadataStore, Versioned};
 use crate::read::{LacError, ReadError};
 use crate::registry::MemoryBookieRegistry;
 use crate::replica::ReplicaError;
 use crate::transport::{
     AddKind, BookieError, CompletionSink, Request, RequestBody, RequestId, Response,
 };
+use crate::write::{CloseError, ClosedElsewhere};
 
 /// Bookies b1 to b3 behind a transport with faults, a store and a client.
 struct Cluster {
@@ -239,8 +241,8 @@ async fn two_bookies_down_end_the_ledger_at_its_last_confirmed_entry() {
     let write::Error::QuorumLost { entry: EntryId(1), failures, .. } = &error else {
         panic!("the quorum was lost, not {error}");
     };
-    assert!(failures.contains(&(bookie(1), BookieError::Timeout)));
-    assert!(failures.contains(&(bookie(2), BookieError::Io)));
+    assert!(failures.contains(&(bookie(1), BookieError::Timeout.into())));
+    assert!(failures.contains(&(bookie(2), BookieError::Io.into())));
     assert_eq!(writer.append(payloads(1)), Err(error));
     let end = LedgerEnd { last_entry: Some(EntryId(0)), length: 9 };
     assert_eq!(writer.close().await, Ok(end));
@@ -532,7 +534,9 @@ async fn a_close_at_another_end_than_the_recorded_one_is_an_error() {
     put.expect("the version just read");
     let found = LedgerEnd { last_entry: Some(EntryId(1)), length: 18 };
     let confirmed = LedgerEnd { last_entry: Some(EntryId(2)), length: 27 };
-    assert_eq!(writer.close().await, Err(CloseError::ClosedElsewhere { ledger, found, confirmed }));
+    let elsewhere = ClosedElsewhere { ledger, found, confirmed };
+    assert_eq!(elsewhere.lost(), Some(EntryId(2)..=EntryId(2)));
+    assert_eq!(writer.close().await, Err(elsewhere.into()));
 }
 
 #[test]

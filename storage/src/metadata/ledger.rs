@@ -355,6 +355,15 @@ impl LedgerMetadata {
         self.last_ensemble().0.checked_prev()
     }
 
+    /// The record after somebody has moved a fragment to other bookies, as AutoRecovery does.
+    #[cfg(test)]
+    pub(crate) fn with_ensemble(&self, key: EntryId, members: Vec<BookieId>) -> Self {
+        let moved = self.with(|next| {
+            next.ensembles.insert(key, members);
+        });
+        moved.expect("a valid record")
+    }
+
     fn with(&self, change: impl FnOnce(&mut Self)) -> Result<Self, InvalidTransition> {
         let mut next = self.clone();
         change(&mut next);

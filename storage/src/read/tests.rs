@@ -154,8 +154,9 @@ async fn a_close_ends_the_wait_with_the_exact_end_within_one_check() {
 #[tokio::test(start_paused = true)]
 async fn a_reader_of_an_idle_ledger_asks_each_bookie_once_per_check() {
     let cluster = Cluster::new();
-    let (_writer, reader) = cluster.written_and_read(2).await;
-    // Every question is answered at once, and with nothing new.
+    let (writer, reader) = cluster.written_and_read(2).await;
+    // Nobody is there who would tell the last entry, and every question is answered at once, with nothing new.
+    drop(writer);
     cluster.transport.inject(&bookie(1), Fault::Answer(crate::BookieError::TooManyRequests));
     cluster.transport.inject(&bookie(2), Fault::HoldRequests);
     let _wait = waiting(&reader).await;

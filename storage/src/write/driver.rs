@@ -4,20 +4,24 @@
 //! machine, submits one batch per bookie, reports once, and parks when there is nothing to do.
 
 use std::mem;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use fastrand::Rng;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
-use super::{Config, Error, Input, Machine, Output};
-use crate::id::{EntryId, LedgerId};
+use super::{CloseError, Config, Error, Input, Machine, Output, Shortfall, WriterStats};
+use crate::exchange::RecordExchange;
+use crate::id::{BookieId, EntryId, LedgerId};
 use crate::lac::SharedLac;
-use crate::metadata::LedgerEnd;
-use crate::time::Clock;
-use crate::transport::{BookieTransport, CompletionSink, Response};
+use crate::metadata::{LedgerEnd, LedgerMetadata, RecordAnswer, Version};
+use crate::read::Core;
+use crate::registry::{BookieRegistry, RegisteredBookie};
+use crate::time::Time;
+use crate::transport::{CompletionSink, Response};
 
 /// Learns what becomes of the appends of a ledger.
 ///
@@ -33,21 +37,23 @@ pub trait AppendSink: Send + Sync {
     fn failed(&self, ledger: LedgerId, error: Error);
 }
 
-/// How a ledger's task ended.
-#[derive(Clone, Debug)]
-pub(crate) struct Ended {
-    /// Where the ledger may be closed: the final LAC and the length at it.
-    pub(crate) confirmed: LedgerEnd,
-    /// Why it failed; none if it was closed in order.
-    pub(crate) error: Option<Error>,
-}
-
 /// The handle's side of a ledger's task. Dropping it ends the task.
 #[derive(Debug)]
 pub(crate) struct Writing {
     inbox: Arc<Inbox>,
     lac: Arc<SharedLac>,
-    ended: watch::Receiver<Option<Ended>>,
+    report: Arc<Mutex<Report>>,
+    /// What became of the last close; none before the first.
+    closed: watch::Receiver<Option<Result<LedgerEnd, CloseError>>>,
+}
+
+/// What the task tells of itself.
+#[derive(Clone, Debug)]
+pub(crate) struct Report {
+    /// The newest record that it knows.
+    pub(crate) record: (Arc<LedgerMetadata>, Version),
+    pub(crate) stats: WriterStats,
+    pub(crate) shortfalls: Vec<Shortfall>,
 }
 
 #[derive(Debug)]
@@ -62,60 +68,75 @@ struct InboxState {
     responses: Vec<Response>,
     /// The id of the next append, given out under the lock that queues it.
     next: EntryId,
-    phase: Phase,
+    intake: Intake,
+    wish: Wish,
+}
+
+/// Whether appends are taken.
+#[derive(Clone, Debug)]
+enum Intake {
+    Open,
+    Refused(Error),
 }
 
 /// What the owner wants of the task.
-#[derive(Clone, Debug)]
-enum Phase {
-    Open,
-    Closing,
-    Dropped,
-    Ended(Error),
+#[derive(Clone, Copy, Debug)]
+enum Wish {
+    Nothing,
+    /// The end of the ledger, in the record. Granted by taking it.
+    Close,
+    /// To be rid of it.
+    Drop,
 }
 
 /// Starts the task of a new ledger.
 pub(crate) fn start(
     config: Config,
-    clock: Clock,
-    transport: Arc<dyn BookieTransport>,
+    core: Arc<Core>,
+    registry: &dyn BookieRegistry,
     sink: Arc<dyn AppendSink>,
 ) -> Writing {
     let state = InboxState {
         appends: Vec::new(),
         responses: Vec::new(),
         next: EntryId::FIRST,
-        phase: Phase::Open,
+        intake: Intake::Open,
+        wish: Wish::Nothing,
     };
     let inbox = Arc::new(Inbox { state: Mutex::new(state), arrived: Notify::new() });
     let lac = Arc::new(SharedLac::default());
-    let (ended_tx, ended) = watch::channel(None);
+    let (closed_tx, closed) = watch::channel(None);
+    let ledger = config.ledger;
+    let machine = Machine::new(config);
+    let report = Arc::new(Mutex::new(Report::of(&machine)));
+    let mut bookies = registry.bookies();
+    bookies.mark_changed();
     let driver = Driver {
-        ledger: config.ledger,
-        machine: Machine::new(config),
-        clock,
-        transport,
-        responses_to: inbox.clone(),
+        ledger,
+        machine,
+        core,
+        bookies: Some(bookies),
+        rng: Rng::new(),
+        question: None,
+        inbox: inbox.clone(),
         lac: lac.clone(),
+        report: report.clone(),
         sink,
-        ending: Ending { inbox: inbox.clone(), ended: ended_tx },
+        closed: closed_tx,
     };
     tokio::spawn(driver.run());
-    Writing { inbox, lac, ended }
+    Writing { inbox, lac, report, closed }
 }
 
 impl Writing {
     /// Queues a batch and gives the id of its first entry.
     pub(crate) fn append(
         &self,
-        ledger: LedgerId,
         payloads: impl IntoIterator<Item = Bytes>,
     ) -> Result<EntryId, Error> {
         let mut state = self.inbox.state.lock();
-        match &state.phase {
-            Phase::Open => {}
-            Phase::Closing | Phase::Dropped => return Err(Error::Closed { ledger }),
-            Phase::Ended(error) => return Err(error.clone()),
+        if let Intake::Refused(error) = &state.intake {
+            return Err(error.clone());
         }
         let first = state.next;
         let (was_idle, queued) = (state.is_idle(), state.appends.len());
@@ -133,33 +154,71 @@ impl Writing {
         &self.lac
     }
 
-    /// Refuses further appends and waits until the others are decided. May be called again and by several at once.
-    pub(crate) async fn finish(&self, ledger: LedgerId) -> Ended {
-        self.inbox.request(Phase::Closing);
-        let mut ended = self.ended.clone();
-        let stopped =
-            Ended { confirmed: LedgerEnd::default(), error: Some(Error::Stopped { ledger }) };
-        match ended.wait_for(Option::is_some).await {
-            Ok(ended) => ended.clone().unwrap_or(stopped),
-            Err(_) => stopped,
+    pub(crate) fn report(&self) -> Report {
+        self.report.lock().clone()
+    }
+
+    /// Refuses further appends, waits until the others are decided and the record has the end. May be called again and
+    /// by several at once, who share one result; one that is not final is tried for again.
+    pub(crate) async fn close(&self, ledger: LedgerId) -> Result<LedgerEnd, CloseError> {
+        let mut closed = self.closed.clone();
+        if let Some(result) = &*closed.borrow_and_update()
+            && is_final(result)
+        {
+            return result.clone();
+        }
+        self.inbox.wish(Wish::Close, ledger);
+        let stopped = Err(CloseError::Stopped { ledger });
+        if closed.changed().await.is_err() {
+            return stopped;
+        }
+        let result = closed.borrow_and_update().clone();
+        result.unwrap_or(stopped)
+    }
+}
+
+/// Whether asking again cannot lead to another result.
+fn is_final(result: &Result<LedgerEnd, CloseError>) -> bool {
+    !matches!(result, Err(CloseError::Unknown { .. } | CloseError::Fenced { .. }))
+}
+
+impl Report {
+    fn of(machine: &Machine) -> Self {
+        let (record, version) = machine.record();
+        Self {
+            record: (record.clone(), version),
+            stats: machine.stats(),
+            shortfalls: machine.shortfalls().to_vec(),
         }
     }
 }
 
 impl Drop for Writing {
     fn drop(&mut self) {
-        self.inbox.request(Phase::Dropped);
+        let mut state = self.inbox.state.lock();
+        state.wish = Wish::Drop;
+        drop(state);
+        self.inbox.arrived.notify_one();
     }
 }
 
 impl Inbox {
-    fn request(&self, phase: Phase) {
+    fn wish(&self, wish: Wish, ledger: LedgerId) {
         let mut state = self.state.lock();
-        if let Phase::Open | Phase::Closing = state.phase {
-            state.phase = phase;
+        if let Intake::Open = state.intake {
+            state.intake = Intake::Refused(Error::Closed { ledger });
         }
+        state.wish = wish;
         drop(state);
         self.arrived.notify_one();
+    }
+
+    /// Refuses further appends, and keeps the first reason but for the owner's close.
+    fn refuse(&self, error: Error) {
+        let mut state = self.state.lock();
+        if let Intake::Open | Intake::Refused(Error::Closed { .. }) = state.intake {
+            state.intake = Intake::Refused(error);
+        }
     }
 }
 
@@ -189,19 +248,20 @@ impl InboxState {
 struct Driver {
     ledger: LedgerId,
     machine: Machine,
-    clock: Clock,
-    transport: Arc<dyn BookieTransport>,
-    responses_to: Arc<Inbox>,
+    core: Arc<Core>,
+    /// None when the registry is gone and its list changes no more.
+    bookies: Option<watch::Receiver<Arc<[RegisteredBookie]>>>,
+    rng: Rng,
+    /// The machine's question about the record, if one is outstanding.
+    question: Option<Question>,
+    inbox: Arc<Inbox>,
     lac: Arc<SharedLac>,
+    report: Arc<Mutex<Report>>,
     sink: Arc<dyn AppendSink>,
-    ending: Ending,
+    closed: watch::Sender<Option<Result<LedgerEnd, CloseError>>>,
 }
 
-/// Tells the handle that the task is gone, also when a runtime that shuts down or a panic took it.
-struct Ending {
-    inbox: Arc<Inbox>,
-    ended: watch::Sender<Option<Ended>>,
-}
+type Question = Pin<Box<dyn Future<Output = RecordAnswer> + Send>>;
 
 enum Turn {
     Continue,
@@ -210,22 +270,26 @@ enum Turn {
 
 impl Driver {
     async fn run(mut self) {
-        let inbox: Arc<dyn CompletionSink> = self.responses_to.clone();
+        let inbox: Arc<dyn CompletionSink> = self.inbox.clone();
         let (mut appends, mut responses) = (Vec::new(), Vec::new());
         let mut first = EntryId::FIRST;
-        // One timer for the life of the task. It is armed for the oldest deadline and left alone while that moves
-        // later; when it fires early it is armed again. A busy ledger touches it once per request timeout.
+        // One timer for the life of the task. It is armed for the first deadline and left alone while that moves
+        // later; when it fires early it is armed again. A busy ledger touches it once per interval.
         let mut timer = pin!(tokio::time::sleep(Duration::ZERO));
-        let mut armed = None;
+        let mut armed: Option<Time> = None;
         loop {
-            let phase = {
-                let mut state = self.responses_to.state.lock();
+            self.feed_bookies();
+            let wish = {
+                let mut state = self.inbox.state.lock();
                 mem::swap(&mut state.appends, &mut appends);
                 mem::swap(&mut state.responses, &mut responses);
-                state.phase.clone()
+                match state.wish {
+                    Wish::Drop => Wish::Drop,
+                    Wish::Close | Wish::Nothing => mem::replace(&mut state.wish, Wish::Nothing),
+                }
             };
             let idle = appends.is_empty() && responses.is_empty();
-            let now = self.clock.now();
+            let now = self.core.clock.now();
             // Responses first, so that the headers of what is sent now carry the newest LAC.
             self.machine.handle(now, Input::Responses(&mut responses));
             let appended = appends.len() as u64;
@@ -234,10 +298,10 @@ impl Driver {
             if self.machine.wake_at().is_some_and(|at| at <= now) {
                 self.machine.handle(now, Input::Wake);
             }
-            match phase {
-                Phase::Open => {}
-                Phase::Closing => self.machine.handle(now, Input::Close),
-                Phase::Dropped | Phase::Ended(_) => return,
+            match wish {
+                Wish::Nothing => {}
+                Wish::Close => self.machine.handle(now, Input::Close),
+                Wish::Drop => return,
             }
             if let Turn::End = self.drain(&inbox) {
                 return;
@@ -247,64 +311,116 @@ impl Driver {
                 tokio::task::coop::consume_budget().await;
                 continue;
             }
-            if armed.is_none()
-                && let Some(at) = self.machine.wake_at()
+            if let Some(at) = self.machine.wake_at()
+                && armed.is_none_or(|armed| at < armed)
             {
-                timer.as_mut().reset(self.clock.instant(at));
+                timer.as_mut().reset(self.core.clock.instant(at));
                 armed = Some(at);
             }
+            // Everything awaited here is kept or asked for again if another branch is first.
             tokio::select! {
-                () = self.responses_to.arrived.notified() => {}
+                () = self.inbox.arrived.notified() => {}
                 () = timer.as_mut(), if armed.is_some() => armed = None,
+                answer = answer_to(&mut self.question) => {
+                    self.question = None;
+                    self.machine.handle(self.core.clock.now(), Input::Record(answer));
+                }
+                () = change_of(&mut self.bookies) => {}
             }
         }
     }
 
+    /// Tells the machine whom the registry lists, if that changed. The order is by lot, so that many ledgers that lose
+    /// one bookie do not all move to the same other one.
+    fn feed_bookies(&mut self) {
+        let Some(receiver) = &mut self.bookies else { return };
+        if let Ok(true) = receiver.has_changed() {
+            let mut bookies = receiver.borrow_and_update().to_vec();
+            // Sorted, so that the order depends on the generator alone.
+            bookies.sort_unstable();
+            self.rng.shuffle(&mut bookies);
+            self.machine.handle(self.core.clock.now(), Input::Bookies(bookies.into()));
+        }
+    }
+
     fn drain(&mut self, inbox: &Arc<dyn CompletionSink>) -> Turn {
+        let mut turn = Turn::Continue;
         while let Some(output) = self.machine.poll_output() {
             match output {
                 Output::Submit { bookie, mut requests } => {
-                    self.transport.submit(&bookie, &mut requests, inbox)
+                    self.core.transport.submit(&bookie, &mut requests, inbox)
+                }
+                Output::Record(request) => {
+                    let mut exchange = RecordExchange::new(self.core.clone(), self.ledger);
+                    self.question = Some(Box::pin(async move { exchange.ask(request).await }));
                 }
                 Output::Confirmed { through } => {
                     // Readers first: who hears of an entry may read it.
                     self.lac.set(Some(through));
                     self.sink.confirmed(self.ledger, through);
                 }
-                Output::Failed(error) => {
-                    self.ending.end(
-                        Ended { confirmed: self.machine.confirmed(), error: Some(error.clone()) },
-                        &error,
-                    );
-                    self.sink.failed(self.ledger, error);
-                    return Turn::End;
+                Output::EnsembleChanged { key, members } => {
+                    let members: Vec<_> = members.iter().map(BookieId::as_str).collect();
+                    tracing::info!(ledger = %self.ledger, %key, ?members, "changed the ensemble");
                 }
-                Output::Settled(confirmed) => {
-                    self.ending.end(
-                        Ended { confirmed, error: None },
-                        &Error::Closed { ledger: self.ledger },
-                    );
-                    return Turn::End;
+                Output::Failed(error) => {
+                    tracing::warn!(ledger = %self.ledger, "takes no more entries: {error}");
+                    // Appends are refused before anybody hears of the end.
+                    self.inbox.refuse(error.clone());
+                    self.sink.failed(self.ledger, error);
+                }
+                Output::Closed(result) => {
+                    match &result {
+                        Ok(end) => tracing::debug!(ledger = %self.ledger, ?end, "closed"),
+                        Err(error) => tracing::warn!(ledger = %self.ledger, "not closed: {error}"),
+                    }
+                    if is_final(&result) {
+                        turn = Turn::End;
+                    }
+                    self.publish();
+                    self.closed.send_replace(Some(result));
                 }
             }
         }
-        Turn::Continue
+        self.publish();
+        turn
+    }
+
+    /// Tells the handle how things are, if that changed.
+    fn publish(&self) {
+        let mut report = self.report.lock();
+        let (_, version) = self.machine.record();
+        if report.record.1 != version || report.stats != self.machine.stats() {
+            *report = Report::of(&self.machine);
+        }
     }
 }
 
-impl Ending {
-    fn end(&self, ended: Ended, later_appends: &Error) {
-        // Appends are refused before anybody hears of the end.
-        self.inbox.state.lock().phase = Phase::Ended(later_appends.clone());
-        self.ended.send_replace(Some(ended));
+/// Completes with the answer to the question; never, if there is none. Dropping it leaves the question under way.
+async fn answer_to(question: &mut Option<Question>) -> RecordAnswer {
+    match question {
+        Some(question) => question.await,
+        None => std::future::pending().await,
     }
 }
 
+/// Completes when the registry's list has changed; never, once it changes no more. Cancel-safe.
+async fn change_of(bookies: &mut Option<watch::Receiver<Arc<[RegisteredBookie]>>>) {
+    if let Some(receiver) = bookies {
+        if receiver.changed().await.is_ok() {
+            return receiver.mark_changed();
+        }
+        *bookies = None;
+    }
+    std::future::pending().await
+}
+
+/// Tells the handle that the task is gone, also when a runtime that shuts down or a panic took it.
 impl Drop for Driver {
     fn drop(&mut self) {
-        let mut state = self.responses_to.state.lock();
-        if let Phase::Open | Phase::Closing = state.phase {
-            state.phase = Phase::Ended(Error::Stopped { ledger: self.ledger });
+        let mut state = self.inbox.state.lock();
+        if let Intake::Open = state.intake {
+            state.intake = Intake::Refused(Error::Stopped { ledger: self.ledger });
         }
         state.appends = Vec::new();
     }

@@ -1,58 +1,61 @@
 //! The writer of one ledger, without clock, bookies or store.
 //!
 //! ```text
-//!                Append                        Close                 all decided
-//!  ── new ──► Open ────► Open ──────────────────────────► Closing ─────────────────► Ended(Settled)
-//!               │   Responses: acks move LAC                 │
-//!               │                                            │
-//!               └──── fenced, unauthorised, AQ impossible, too late ────► Ended(Failed)
+//!                Append                      Close                     all decided
+//!  ── new ──► Open ────► Open ────────────────────────► Closing ─────────┐
+//!              │                                           │             ▼
+//!              │ key refused, quorum lost, too late        │        close the record ──► Ended
+//!              ├───────────────────────────────────────────┴─► Failing ──┘  ▲             ▲
+//!              └─ fenced ───────────────────────────────────────────────────┼─────────────┘
+//!                                                            Close again ───┘ while its outcome is unknown
 //!
-//!  entries   0 ........ retired │ confirmed, sends outstanding │ pushed, not confirmed │ next
-//!                             first                LAC ─┘                          LAP ┘
+//!  meanwhile   at rest ──► changing the ensemble (frozen) ──► at rest
+//!                 member lost, spare there    record settled, all pending switched
 //! ```
 //!
 //! Invariants:
 //! 1. retired ≤ LAC ≤ LAP; ids are given in order and never twice.
-//! 2. LAC moves one entry at a time, only onto an entry with AQ acks, and never after the end.
-//! 3. An ack counts only for a slot the entry was sent to, from the bookie it was sent to, and once.
+//! 2. LAC moves one entry at a time, only onto an entry with AQ acks of members that the record names for it, never
+//!    while the ensemble changes, and never after the end.
+//! 3. An ack counts only for a slot the entry was sent to, from its present member and under its present epoch, once.
 //! 4. The header of an entry carries the LAC of the moment it was first sent; its bytes never change.
 //! 5. A failed entry is the end: nothing after it is confirmed, so the log has no hole. The first reason stays.
 //! 6. The length at the end is the one in the header of the entry at LAC.
+//! 7. A new ensemble starts at LAC + 1, fixed in the freeze. The freeze ends when none of this side's writes to the
+//!    record can land any more.
+//! 8. A fenced writer writes nothing to the record.
 //!
-//! Obligations of the driver: submit every `Submit`, in order per bookie; feed all responses, however late; call
-//! `handle` with `Wake` at `wake_at`; on `Failed` and `Settled` stop. There is no change of the ensemble yet: a failed
-//! bookie is done without as long as every entry finds AQ others.
+//! Obligations of the driver: submit every `Submit`, in order per bookie; feed all responses, however late; answer
+//! every `Record` once; feed the registry's list at the start and whenever it changes, the preferred bookies first; call
+//! `handle` with `Wake` at `wake_at`. After `Failed` go on: a `Close` may come.
 
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::Error;
-use crate::entry::{Entry, MasterKey};
+use super::adds::{Adds, LAC_ID, PROBE_ID, Progress};
+use super::bookies::{Bookies, Standing};
+use super::record::Record;
+use super::{CloseError, Error, Failure, Limits, Shortfall, WriterStats};
 use crate::id::{BookieId, EntryId, LedgerId};
-use crate::metadata::LedgerEnd;
-use crate::quorum::{AckSet, Coverage, QuorumSizes, Slot};
+use crate::metadata::{LedgerEnd, LedgerMetadata, RecordAnswer, RecordRequest, Version};
+use crate::quorum::Slot;
+use crate::registry::RegisteredBookie;
 use crate::time::Time;
-use crate::transport::{
-    AddKind, BookieError, Request, RequestBody, RequestId, Response, ResponseBody,
-};
+use crate::transport::{BookieError, Request, RequestBody, Response, ResponseBody};
 
 /// What a writer is made of.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The ledger.
     pub ledger: LedgerId,
-    /// Its sizes.
-    pub sizes: QuorumSizes,
-    /// The key its bookies ask for.
-    pub key: MasterKey,
-    /// The members of its ensemble, as many as the sizes say.
-    pub ensemble: Vec<BookieId>,
-    /// How long a bookie may take to answer one add before it has failed for that entry.
-    pub request_timeout: Duration,
-    /// How long an entry may wait for its ack quorum before the writer ends.
-    pub add_quorum_timeout: Duration,
+    /// Its record: open, and without entries.
+    pub record: Arc<LedgerMetadata>,
+    /// The version of the record.
+    pub version: Version,
+    /// What it waits for and puts up with.
+    pub limits: Limits,
 }
 
 /// All that can happen to a writer. Buffers are emptied and keep their capacity.
@@ -67,92 +70,133 @@ pub enum Input<'a> {
     },
     /// Responses of bookies: late, repeated and foreign ones too.
     Responses(&'a mut Vec<Response>),
+    /// The answer to the one question about the record.
+    Record(RecordAnswer),
+    /// The registered bookies, the preferred ones first.
+    Bookies(Arc<[RegisteredBookie]>),
     /// `wake_at` has come.
     Wake,
-    /// No more appends will come; settle what is there.
+    /// No more appends will come; settle what is there and close the record. Comes again when the outcome was unknown.
     Close,
 }
 
 /// All that a writer can ask for.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// Send these adds.
+    /// Send these requests.
     Submit {
         /// To this bookie.
         bookie: BookieId,
         /// In this order.
         requests: Vec<Request>,
     },
+    /// Ask the metadata store about the ledger's record. One question at a time.
+    Record(RecordRequest),
     /// Everything up to this entry is acknowledged.
     Confirmed {
         /// The new LAC.
         through: EntryId,
     },
-    /// The writer has ended; nothing more will be confirmed.
+    /// The record names a new ensemble, and what is pending goes to it.
+    EnsembleChanged {
+        /// The first entry that it holds.
+        key: EntryId,
+        /// Its members.
+        members: Vec<BookieId>,
+    },
+    /// The writer has ended; nothing more will be confirmed. Said once.
     Failed(Error),
-    /// After `Close`: every entry is confirmed, and the ledger may be closed at this end.
-    Settled(LedgerEnd),
+    /// What became of closing the record: the answer to `Close`, or what a failing writer did by itself.
+    Closed(Result<LedgerEnd, CloseError>),
 }
 
 /// The writer of one ledger: one input, then outputs until there is none, then the next input.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Machine {
-    config: Config,
-    state: State,
-    /// From the oldest entry with outstanding sends or without confirmation to LAP, without gaps.
-    pending: VecDeque<Pending>,
-    /// The id of the first pending entry.
-    first: EntryId,
-    /// LAC and the length at it.
-    confirmed: LedgerEnd,
+    pub(super) ledger: LedgerId,
+    pub(super) limits: Limits,
+    pub(super) state: State,
+    pub(super) work: Work,
+    pub(super) adds: Adds,
+    pub(super) bookies: Bookies,
+    pub(super) record: Record,
+    pub(super) repair: Repair,
+    /// When bookies that failed are asked whether they are better; none while nobody is missed.
+    pub(super) probe_at: Option<Time>,
     /// The LAC that was last given out.
     announced: Option<EntryId>,
-    /// Payload bytes up to LAP.
-    length: u64,
-    /// The latest failure of each slot, to name the causes when a quorum is lost.
-    failures: Vec<Option<BookieError>>,
-    /// Adds to be submitted, per slot.
-    outbox: Vec<Vec<Request>>,
+    /// The LAC that bookies have been sent, in an entry or by itself.
+    lac_told: Option<EntryId>,
+    /// When to tell a higher one by itself.
+    tell_lac_at: Option<Time>,
+    pub(super) ensemble_changes: u64,
+    /// Requests besides adds.
+    asides: VecDeque<(BookieId, Request)>,
+    /// What is to be said, in order.
+    words: VecDeque<Word>,
 }
 
-#[derive(Debug)]
-struct Pending {
-    entry: Entry,
-    acks: AckSet,
-    sent_at: Time,
-}
-
-#[derive(Debug)]
-enum State {
+/// Whether entries are still taken and confirmed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum State {
     Open,
     Closing,
-    /// With what is still to be said about it.
-    Ended(Option<Output>),
+    /// Confirms nothing more, and closes the record before it says why.
+    Failing(Error),
+    Ended {
+        /// Why, unless it was asked to.
+        failure: Option<Error>,
+        /// The end of the record or why it has none, once that is final.
+        closed: Option<Result<LedgerEnd, CloseError>>,
+    },
+}
+
+/// What is being done with the record. While it is anything, nothing is confirmed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Work {
+    Rest,
+    /// The ensemble changes from this entry on.
+    Changing(EntryId),
+    Closing,
+}
+
+/// Whether the ensemble is to be looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Repair {
+    /// Nothing has happened since it was.
+    NotDue,
+    Due,
+}
+
+/// Something to be said that is not derived from where the machine stands.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Word {
+    EnsembleChanged { key: EntryId, members: Vec<BookieId> },
+    Failed(Error),
+    Closed(Result<LedgerEnd, CloseError>),
 }
 
 impl Machine {
     /// A writer of a ledger without entries.
-    ///
-    /// # Panics
-    /// If the ensemble has not the size that the sizes say.
     #[must_use]
     pub fn new(config: Config) -> Self {
-        let slots = config.sizes.ensemble();
-        assert_eq!(
-            config.ensemble.len(),
-            slots,
-            "an ensemble has as many members as its size says"
-        );
+        let Config { ledger, record, version, limits } = config;
         Self {
+            ledger,
+            limits,
             state: State::Open,
-            pending: VecDeque::new(),
-            first: EntryId::FIRST,
-            confirmed: LedgerEnd::default(),
+            work: Work::Rest,
+            adds: Adds::new(ledger, &record),
+            bookies: Bookies::default(),
+            record: Record::new(record, version),
+            repair: Repair::NotDue,
+            probe_at: None,
             announced: None,
-            length: 0,
-            failures: vec![None; slots],
-            outbox: (0..slots).map(|_| Vec::new()).collect(),
-            config,
+            lac_told: None,
+            tell_lac_at: None,
+            ensemble_changes: 0,
+            asides: VecDeque::new(),
+            words: VecDeque::new(),
         }
     }
 
@@ -165,57 +209,99 @@ impl Machine {
             Input::Append { first, payloads } => self.on_append(now, first, payloads),
             Input::Responses(responses) => {
                 for response in responses.drain(..) {
-                    self.on_response(response);
+                    self.on_response(now, response);
                 }
             }
+            Input::Record(answer) => self.on_record(now, answer),
+            Input::Bookies(bookies) => self.on_bookies(now, bookies),
             Input::Wake => self.on_wake(now),
-            Input::Close => {
-                if let State::Open = self.state {
-                    self.state = State::Closing;
-                }
+            Input::Close => self.on_close(),
+        }
+        // The ensemble comes first: with too many members lost nothing more may be confirmed.
+        loop {
+            while self.advance(now) == Progress::Made {}
+            if self.confirm(now) == Progress::None {
+                return;
             }
         }
-        self.settle();
     }
 
     /// The next thing to do, none when everything has been said.
     pub fn poll_output(&mut self) -> Option<Output> {
-        if self.announced != self.confirmed.last_entry {
-            self.announced = self.confirmed.last_entry;
-            return self.announced.map(|through| Output::Confirmed { through });
+        let lac = self.adds.confirmed().last_entry;
+        if self.announced != lac {
+            self.announced = lac;
+            return lac.map(|through| Output::Confirmed { through });
         }
-        if let State::Ended(last_word) = &mut self.state {
-            return last_word.take();
+        if let Some((bookie, requests)) = self.adds.poll_submit() {
+            return Some(Output::Submit { bookie, requests });
         }
-        let slot = self.outbox.iter().position(|requests| !requests.is_empty())?;
-        let requests = std::mem::take(&mut self.outbox[slot]);
-        Some(Output::Submit { bookie: self.config.ensemble[slot].clone(), requests })
+        if let Some((bookie, request)) = self.asides.pop_front() {
+            return Some(Output::Submit { bookie, requests: vec![request] });
+        }
+        if let Some(question) = self.record.poll_question() {
+            return Some(Output::Record(question));
+        }
+        self.words.pop_front().map(|word| match word {
+            Word::EnsembleChanged { key, members } => Output::EnsembleChanged { key, members },
+            Word::Failed(error) => Output::Failed(error),
+            Word::Closed(result) => Output::Closed(result),
+        })
     }
 
-    /// When to call `handle` with [`Input::Wake`]; none while nothing is outstanding. It moves later only.
+    /// When to call `handle` with [`Input::Wake`]; none while nothing is outstanding.
     #[must_use]
     pub fn wake_at(&self) -> Option<Time> {
-        if let State::Ended(_) = self.state {
-            return None;
-        }
-        // The front is never settled: `settle` confirms it and takes it away, or a failure has ended the writer.
-        let request =
-            self.pending.front().map(|oldest| oldest.sent_at + self.config.request_timeout);
-        let unconfirmed = self.pending.get(self.confirmed_pending());
-        let quorum = unconfirmed.map(|oldest| oldest.sent_at + self.config.add_quorum_timeout);
-        request.into_iter().chain(quorum).min()
+        let of_entries = match self.state {
+            State::Open | State::Closing => {
+                [self.adds.wake_at(), self.tell_lac_at, self.probe_at].into_iter().flatten().min()
+            }
+            State::Failing(_) | State::Ended { .. } => None,
+        };
+        of_entries.into_iter().chain(self.record.wake_at()).min()
     }
 
     /// Everything up to this entry is acknowledged.
     #[must_use]
     pub const fn last_add_confirmed(&self) -> Option<EntryId> {
-        self.confirmed.last_entry
+        self.adds.confirmed().last_entry
     }
 
     /// LAC and the payload bytes up to it: where the ledger may be closed now.
     #[must_use]
     pub const fn confirmed(&self) -> LedgerEnd {
-        self.confirmed
+        self.adds.confirmed()
+    }
+
+    /// The newest record that is known, and its version.
+    #[must_use]
+    pub const fn record(&self) -> (&Arc<LedgerMetadata>, Version) {
+        (self.record.newest(), self.record.version())
+    }
+
+    /// What it has been through.
+    #[must_use]
+    pub fn stats(&self) -> WriterStats {
+        WriterStats {
+            ensemble_changes: self.ensemble_changes,
+            entries_below_write_quorum: self.adds.entries_below_write_quorum(),
+            lost_members: self.adds.lost().len(),
+        }
+    }
+
+    /// Where confirmed entries lack a copy: at most one range per bookie.
+    #[must_use]
+    pub fn shortfalls(&self) -> &[Shortfall] {
+        self.adds.shortfalls()
+    }
+
+    /// Makes `now` the origin of time, so that situations which differ in nothing else are equal.
+    pub fn renumber(&mut self, now: Time) {
+        self.adds.renumber(now);
+        self.record.renumber(now);
+        for time in self.probe_at.iter_mut().chain(&mut self.tell_lac_at) {
+            *time = Time::ZERO + time.saturating_since(now);
+        }
     }
 
     fn on_append(&mut self, now: Time, first: EntryId, payloads: &mut Vec<Bytes>) {
@@ -223,164 +309,204 @@ impl Machine {
             payloads.clear();
             return;
         };
-        let mut id = self.next();
-        assert_eq!(first, id, "invariant 1: the ids promised are those given");
-        self.pending.reserve(payloads.len());
-        for requests in &mut self.outbox {
-            requests.reserve(payloads.len());
-        }
-        let Config { ledger, sizes, key, .. } = self.config;
-        for payload in payloads.drain(..) {
-            self.length += payload.len() as u64;
-            let entry = Entry::seal(ledger, id, self.confirmed.last_entry, self.length, payload);
-            for slot in sizes.write_set(id) {
-                let body = RequestBody::Add { entry: entry.clone(), key, kind: AddKind::Normal };
-                self.outbox[slot.index()].push(Request { id: request_id(id, slot), ledger, body });
-            }
-            self.pending.push_back(Pending { entry, acks: AckSet::default(), sent_at: now });
-            id = id.next();
+        if !payloads.is_empty() {
+            self.lac_told = self.adds.confirmed().last_entry;
+            self.tell_lac_at = None;
+            self.adds.append(now, first, payloads, &self.limits);
         }
     }
 
-    fn on_response(&mut self, response: Response) {
-        let (entry, slot) = entry_and_slot(response.id);
-        let ledger = self.config.ledger;
-        if let State::Ended(_) = self.state {
+    fn on_response(&mut self, now: Time, response: Response) {
+        if let State::Ended { .. } = self.state {
             return;
         }
         // A fence is the end whoever reports it and for whichever entry: somebody else decides where the ledger ends.
         if response.result == Err(BookieError::Fenced) {
-            return self.end(Error::Fenced { ledger });
+            return self.on_fenced();
         }
-        if self.config.ensemble.get(slot.index()) != Some(&response.bookie)
-            || !self.config.sizes.write_set(entry).any(|sent| sent == slot)
-        {
+        if !self.is_writing() || response.id == LAC_ID {
             return;
         }
-        let index =
-            entry.get().checked_sub(self.first.get()).and_then(|index| usize::try_from(index).ok());
-        let Some(pending) = index.and_then(|index| self.pending.get_mut(index)) else {
-            return;
-        };
+        if response.id == PROBE_ID {
+            return self.on_probed(now, &response);
+        }
+        // Everything else of a bookie that was replaced, or from before it was started again, says nothing.
+        let Some(answered) = self.adds.answered(&response) else { return };
+        if self.adds.is_other_instance(answered.slot, response.instance) {
+            return self.lose(answered.slot, Failure::OtherInstance);
+        }
         match response.result {
-            Ok(ResponseBody::Added) => pending.acks.record(slot),
+            Ok(ResponseBody::Added) => self.adds.acknowledge(answered),
             // An answer to another question is no answer; the timeout will say so.
             Ok(_) => {}
+            // It will take the entry when it has caught up, or be overdue.
+            Err(BookieError::TooManyRequests) => self.adds.hold_back(now, answered),
             Err(BookieError::Unauthorized) => {
-                self.end(Error::Unauthorized { ledger, bookie: response.bookie })
+                let (ledger, bookie) = (self.ledger, response.bookie);
+                self.fail(Error::Unauthorized { ledger, bookie });
             }
-            Err(error) => self.on_failure(entry, slot, error),
+            Err(error) => self.lose(answered.slot, error.into()),
         }
     }
 
-    fn on_failure(&mut self, entry: EntryId, slot: Slot, error: BookieError) {
-        let Config { ledger, sizes, .. } = self.config;
-        let index = (entry.get() - self.first.get()) as usize;
-        let acks = &mut self.pending[index].acks;
-        if acks.is_settled(slot) {
+    /// A bookie that failed has been asked whether it is better. Only what it says itself counts, in the life that
+    /// the ledger knows.
+    fn on_probed(&mut self, now: Time, response: &Response) {
+        let answers = matches!(
+            response.result,
+            Ok(_) | Err(BookieError::NoSuchLedger | BookieError::NoSuchEntry)
+        );
+        let record = self.record.newest();
+        let recorded = record.instance_of(&response.bookie);
+        let is_other = recorded.zip(response.instance).is_some_and(|(one, other)| one != other);
+        let standing = self.bookies.standing(record, &response.bookie);
+        if !answers || is_other || standing == Standing::OtherInstance {
             return;
         }
-        acks.record_failure(slot);
-        self.failures[slot.index()] = Some(error);
-        if let Coverage::Impossible = acks.coverage(sizes) {
-            let named = |slot: Slot| {
-                let error = self.failures[slot.index()]?;
-                Some((self.config.ensemble[slot.index()].clone(), error))
-            };
-            let failures = acks.failed().iter().filter_map(named).collect();
-            self.end(Error::QuorumLost { ledger, entry, failures });
+        self.bookies.on_answer(&response.bookie);
+        self.repair = Repair::Due;
+        let is_back = |member: &super::adds::Member| {
+            member.bookie == response.bookie && member.failure().is_some()
+        };
+        let slot = self.adds.members().find(|(_, member)| is_back(member)).map(|(slot, _)| slot);
+        if let Some(slot) = slot {
+            self.adds.restart(now, slot, &self.limits);
         }
+    }
+
+    fn on_bookies(&mut self, now: Time, registered: Arc<[RegisteredBookie]>) {
+        let record = self.record.newest().clone();
+        let standing = |bookies: &Bookies, bookie: &BookieId| bookies.standing(&record, bookie);
+        let before: Vec<_> =
+            self.adds.members().map(|(_, m)| standing(&self.bookies, &m.bookie)).collect();
+        let doubted_before: Vec<_> = self.bookies.doubted(&record).cloned().collect();
+        self.bookies.on_news(registered);
+        if !self.is_writing() {
+            return;
+        }
+        self.repair = Repair::Due;
+        for (slot, before) in self.adds.sizes().slots().zip(before) {
+            let (_, member) = self.adds.members().nth(slot.index()).expect("a member per slot");
+            let (is_lost, after) =
+                (member.failure().is_some(), standing(&self.bookies, &member.bookie));
+            match (before, after) {
+                (_, Standing::OtherInstance) if !is_lost => self.lose(slot, Failure::OtherInstance),
+                // It was started again, and what it had been sent and not answered is lost.
+                (Standing::Away, Standing::Writable) if !is_lost => {
+                    self.adds.restart(now, slot, &self.limits);
+                }
+                _ => {}
+            }
+        }
+        // Those that failed and are there again have news of themselves, if asked.
+        let back: Vec<_> = self
+            .bookies
+            .doubted(&record)
+            .filter(|bookie| !doubted_before.contains(bookie))
+            .cloned()
+            .collect();
+        back.into_iter().for_each(|bookie| self.probe(bookie));
     }
 
     fn on_wake(&mut self, now: Time) {
-        let Config { ledger, sizes, request_timeout, add_quorum_timeout, .. } = self.config;
-        if let Some(oldest) = self.pending.get(self.confirmed_pending())
-            && oldest.sent_at + add_quorum_timeout <= now
-        {
-            let entry = oldest.entry.entry();
-            return self.end(Error::AddQuorumTimeout { ledger, entry });
-        }
-        // Entries were sent in order, so those that are due stand in front.
-        for index in 0..self.pending.len() {
-            if self.pending[index].sent_at + request_timeout > now {
-                break;
-            }
-            let entry = self.pending[index].entry.entry();
-            for slot in sizes.write_set(entry) {
-                self.on_failure(entry, slot, BookieError::Timeout);
-                if let State::Ended(_) = self.state {
-                    return;
-                }
-            }
-        }
-    }
-
-    /// Moves LAC over what has its quorum, retires what nothing is outstanding for, and ends a close.
-    fn settle(&mut self) {
-        if let State::Ended(_) = self.state {
+        self.record.on_wake(now);
+        if !self.is_writing() {
             return;
         }
-        while let Some(pending) = self.pending.get(self.confirmed_pending())
-            && let Coverage::Reached(_) = pending.acks.coverage(self.config.sizes)
+        if let Some((entry, confirm_by)) = self.adds.oldest_unconfirmed()
+            && confirm_by <= now
         {
-            let id = pending.entry.entry();
-            assert_eq!(
-                id,
-                EntryId::following(self.confirmed.last_entry),
-                "invariant 2: LAC moves entry by entry"
-            );
-            self.confirmed = LedgerEnd { last_entry: Some(id), length: pending.entry.length() };
+            return self.fail(self.quorum_timeout(entry));
         }
-        while let Some(oldest) = self.pending.front()
-            && Some(self.first) <= self.confirmed.last_entry
-            && self.is_settled(oldest)
-        {
-            self.pending.pop_front();
-            self.first = self.first.next();
+        for slot in self.adds.overdue(now).iter() {
+            let error = match self.adds.is_held_back(slot) {
+                true => BookieError::TooManyRequests,
+                false => BookieError::Timeout,
+            };
+            self.lose(slot, error.into());
         }
-        if let State::Closing = self.state
-            && self.confirmed_pending() == self.pending.len()
-        {
-            self.finish(Output::Settled(self.confirmed));
+        self.adds.release_held(now);
+        if self.tell_lac_at.is_some_and(|at| at <= now) {
+            self.tell_lac();
+        }
+        if self.probe_at.is_some_and(|at| at <= now) {
+            self.probe_at = Some(now + self.limits.request_timeout);
+            let doubted: Vec<_> = self.bookies.doubted(self.record.newest()).cloned().collect();
+            doubted.into_iter().for_each(|bookie| self.probe(bookie));
         }
     }
 
-    fn end(&mut self, error: Error) {
-        if !matches!(self.state, State::Ended(_)) {
-            self.finish(Output::Failed(error));
+    fn quorum_timeout(&self, entry: EntryId) -> Error {
+        let (ledger, sizes, lost) = (self.ledger, self.adds.sizes(), self.adds.lost());
+        let left = sizes.write_set(entry).filter(|slot| !lost.contains(*slot)).count();
+        match left < sizes.ack() {
+            true => Error::QuorumLost { ledger, entry, failures: self.adds.failures() },
+            false => Error::AddQuorumTimeout { ledger, entry },
         }
     }
 
-    fn finish(&mut self, last_word: Output) {
-        self.state = State::Ended(Some(last_word));
-        self.pending.clear();
-        self.outbox.clear();
+    /// Moves LAC, unless it must stand still.
+    fn confirm(&mut self, now: Time) -> Progress {
+        if !self.is_writing() || self.work != Work::Rest {
+            return Progress::None;
+        }
+        let progress = self.adds.confirm();
+        if progress == Progress::Made {
+            for slot in self.adds.behind(self.limits.bookie_backlog_bytes_max).iter() {
+                self.lose(slot, Failure::Behind);
+            }
+            self.tell_lac_at = self.limits.explicit_lac_interval.map(|interval| now + interval);
+        }
+        progress
     }
 
-    /// How many of the pending entries, from the front, are confirmed.
-    fn confirmed_pending(&self) -> usize {
-        (EntryId::following(self.confirmed.last_entry).get() - self.first.get()) as usize
+    /// Tells the bookies the LAC by itself, for readers that see no later entry. If that fails they learn it later.
+    pub(super) fn tell_lac(&mut self) {
+        self.tell_lac_at = None;
+        let Some(lac) = self.adds.confirmed().last_entry else { return };
+        if self.lac_told >= Some(lac) {
+            return;
+        }
+        self.lac_told = Some(lac);
+        let sizes = self.adds.sizes();
+        for (slot, member) in self.adds.members() {
+            if sizes.stores(slot, lac) && member.failure().is_none() {
+                let body = RequestBody::WriteLac { lac, key: self.adds.key() };
+                let request = Request { id: LAC_ID, ledger: self.ledger, body };
+                self.asides.push_back((member.bookie.clone(), request));
+            }
+        }
     }
 
-    fn is_settled(&self, pending: &Pending) -> bool {
-        pending.acks.settled() == self.config.sizes.write()
+    /// Asks a bookie anything that changes nothing.
+    fn probe(&mut self, bookie: BookieId) {
+        let body = RequestBody::ReadLac { fence: None };
+        self.asides.push_back((bookie, Request { id: PROBE_ID, ledger: self.ledger, body }));
     }
 
-    fn next(&self) -> EntryId {
-        EntryId(self.first.get() + self.pending.len() as u64)
+    /// Gives up on the member of a slot.
+    pub(super) fn lose(&mut self, slot: Slot, failure: Failure) {
+        let (_, member) = self.adds.members().nth(slot.index()).expect("a member per slot");
+        self.bookies.on_failure(&member.bookie);
+        self.adds.lose(slot, failure);
+        self.repair = Repair::Due;
     }
-}
 
-/// Bits of a request id that hold the slot; the entry's id stands above them.
-const SLOT_BITS: u32 = 6;
+    /// Whether entries are still confirmed.
+    pub(super) const fn is_writing(&self) -> bool {
+        matches!(self.state, State::Open | State::Closing)
+    }
 
-fn request_id(entry: EntryId, slot: Slot) -> RequestId {
-    RequestId(entry.get() << SLOT_BITS | slot.index() as u64)
-}
+    pub(super) fn say(&mut self, word: Word) {
+        self.words.push_back(word);
+    }
 
-fn entry_and_slot(id: RequestId) -> (EntryId, Slot) {
-    let slot = id.0 & ((1 << SLOT_BITS) - 1);
-    (EntryId(id.0 >> SLOT_BITS), Slot::new(slot as usize))
+    /// Forgets all that is for confirming entries.
+    pub(super) fn stop_writing(&mut self) {
+        self.adds.abandon();
+        self.asides.clear();
+        (self.probe_at, self.tell_lac_at) = (None, None);
+    }
 }
 
 #[cfg(test)]

@@ -1,85 +1,23 @@
 //! One writer with three bookies (E = WQ = 3, AQ = 2), in virtual time, judged by its outputs.
 
+use super::super::testing::{Bench, LEDGER, Said, end};
 use super::*;
-use crate::entry::Password;
+use crate::transport::AddKind;
+use Said::{Confirmed, Failed};
 
-const LEDGER: LedgerId = LedgerId(7);
-const NAMES: [&str; 3] = ["b0", "b1", "b2"];
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-const QUORUM_TIMEOUT: Duration = Duration::from_secs(20);
-
-fn at(seconds: u64) -> Time {
-    Time::ZERO + Duration::from_secs(seconds)
-}
-
-fn writer(add_quorum_timeout: Duration) -> Machine {
-    Machine::new(Config {
-        ledger: LEDGER,
-        sizes: QuorumSizes::new(3, 3, 2).expect("valid sizes"),
-        key: MasterKey::of(&Password::default()),
-        ensemble: NAMES.map(BookieId::from).to_vec(),
-        request_timeout: REQUEST_TIMEOUT,
-        add_quorum_timeout,
-    })
-}
-
-fn outputs(machine: &mut Machine) -> Vec<Output> {
-    std::iter::from_fn(|| machine.poll_output()).collect()
-}
-
-/// Appends `count` entries of ten bytes each and returns what was sent, with its bookie.
-fn append(machine: &mut Machine, now: Time, first: u64, count: usize) -> Vec<(BookieId, Request)> {
-    let mut payloads = vec![Bytes::from_static(b"0123456789"); count];
-    machine.handle(now, Input::Append { first: EntryId(first), payloads: &mut payloads });
-    let mut sent = Vec::new();
-    for output in outputs(machine) {
-        let Output::Submit { bookie, requests } = output else {
-            panic!("an append only sends, but there was {output:?}");
-        };
-        sent.extend(requests.into_iter().map(|request| (bookie.clone(), request)));
-    }
-    sent
-}
-
-fn answer(
-    machine: &mut Machine,
-    slot: usize,
-    entry: u64,
-    result: Result<ResponseBody, BookieError>,
-) -> Vec<Output> {
-    answer_as(machine, NAMES[slot], slot, entry, result)
-}
-
-fn answer_as(
-    machine: &mut Machine,
-    bookie: &str,
-    slot: usize,
-    entry: u64,
-    result: Result<ResponseBody, BookieError>,
-) -> Vec<Output> {
-    let id = request_id(EntryId(entry), Slot::new(slot));
-    let mut responses = vec![Response { id, bookie: bookie.into(), instance: None, result }];
-    machine.handle(at(1), Input::Responses(&mut responses));
-    outputs(machine)
-}
-
-fn ack(machine: &mut Machine, slot: usize, entry: u64) -> Vec<Output> {
-    answer(machine, slot, entry, Ok(ResponseBody::Added))
-}
-
-fn confirmed(through: u64) -> Vec<Output> {
-    vec![Output::Confirmed { through: EntryId(through) }]
+fn bench() -> Bench {
+    Bench::new((3, 3, 2), "b1 b2 b3")
 }
 
 #[test]
 fn every_entry_is_sent_to_its_write_set_with_the_lac_and_length_of_that_moment() {
-    let mut machine = writer(QUORUM_TIMEOUT);
-    let first = append(&mut machine, at(0), 0, 1);
-    assert_eq!(first.len(), 3);
-    ack(&mut machine, 0, 0);
-    ack(&mut machine, 1, 0);
-    for (_, request) in append(&mut machine, at(1), 1, 2) {
-        let RequestBody::Add { entry, kind: AddKind::Normal, .. } = request.body else {
+    let mut bench = bench();
+    bench.append(1);
+    bench.ack_all("b1 b2 b3", [0]);
+    bench.append(2);
+    assert_eq!((bench.under_way(1).len(), bench.under_way(2).len()), (3, 3));
+    for (_, request) in &bench.sent {
+        let RequestBody::Add { entry, kind: AddKind::Normal, .. } = &request.body else {
             panic!("a writer sends normal adds");
         };
         assert_eq!(entry.verify(LEDGER, entry.entry()), Ok(()));
@@ -90,43 +28,43 @@ fn every_entry_is_sent_to_its_write_set_with_the_lac_and_length_of_that_moment()
 
 #[test]
 fn acknowledgements_come_in_order_whatever_the_order_of_responses() {
-    let mut machine = writer(QUORUM_TIMEOUT);
-    append(&mut machine, at(0), 0, 3);
-    for entry in [2, 1] {
-        assert_eq!(ack(&mut machine, 0, entry), []);
-        assert_eq!(ack(&mut machine, 1, entry), []);
-    }
-    assert_eq!(ack(&mut machine, 2, 0), []);
-    assert_eq!(ack(&mut machine, 0, 0), confirmed(2));
-    assert_eq!(machine.confirmed(), LedgerEnd { last_entry: Some(EntryId(2)), length: 30 });
+    let mut bench = bench();
+    bench.append(3);
+    bench.ack_all("b1 b2", [2, 1]);
+    bench.ack("b3", 0);
+    assert_eq!(bench.said(), []);
+    bench.ack("b1", 0);
+    assert_eq!(bench.said(), [Confirmed(2)]);
+    assert_eq!(bench.machine.confirmed(), end(2));
 }
 
 #[test]
 fn every_order_of_responses_confirms_every_entry_once_and_in_order() {
     // Two entries, three bookies: all 720 orders of the six acks.
-    let mut acks: Vec<_> = (0..2).flat_map(|entry| (0..3).map(move |slot| (slot, entry))).collect();
+    let names = ["b1", "b2", "b3"];
+    let mut acks: Vec<_> = (0..2).flat_map(|entry| names.map(|bookie| (bookie, entry))).collect();
     let mut orders = Vec::new();
     permutations(&mut acks, 0, &mut orders);
     assert_eq!(orders.len(), 720);
     for order in orders {
-        let mut machine = writer(QUORUM_TIMEOUT);
-        append(&mut machine, at(0), 0, 2);
+        let mut bench = bench();
+        bench.append(2);
         let mut counts = [0, 0];
-        for (slot, entry) in order {
-            let before = machine.last_add_confirmed();
-            let said = ack(&mut machine, slot, entry);
+        for (bookie, entry) in order {
+            let before = bench.machine.last_add_confirmed();
+            bench.ack(bookie, entry);
             counts[entry as usize] += 1;
             let whole = counts.iter().take_while(|count| **count >= 2).count() as u64;
             let lac = EntryId(whole).checked_prev();
-            assert_eq!(machine.last_add_confirmed(), lac);
-            let expected = if lac == before { vec![] } else { confirmed(whole - 1) };
-            assert_eq!(said, expected);
+            assert_eq!(bench.machine.last_add_confirmed(), lac);
+            let expected = if lac == before { vec![] } else { vec![Confirmed(whole - 1)] };
+            assert_eq!(bench.said(), expected);
         }
-        assert_eq!(machine.wake_at(), None, "nothing is outstanding and nothing is kept");
+        assert_eq!(bench.machine.wake_at(), None, "nothing is outstanding and nothing is kept");
     }
 }
 
-fn permutations(items: &mut Vec<(usize, u64)>, from: usize, out: &mut Vec<Vec<(usize, u64)>>) {
+fn permutations<T: Clone>(items: &mut Vec<T>, from: usize, out: &mut Vec<Vec<T>>) {
     if from == items.len() {
         return out.push(items.clone());
     }
@@ -139,140 +77,42 @@ fn permutations(items: &mut Vec<(usize, u64)>, from: usize, out: &mut Vec<Vec<(u
 
 #[test]
 fn repeated_late_and_foreign_responses_change_nothing() {
-    let mut machine = writer(QUORUM_TIMEOUT);
-    append(&mut machine, at(0), 0, 1);
-    ack(&mut machine, 0, 0);
-    assert_eq!(ack(&mut machine, 0, 0), [], "the same ack again");
-    assert_eq!(answer_as(&mut machine, "b0", 1, 0, Ok(ResponseBody::Added)), [], "another slot's");
-    assert_eq!(answer_as(&mut machine, "b9", 1, 0, Ok(ResponseBody::Added)), [], "a stranger's");
-    assert_eq!(answer(&mut machine, 1, 0, Ok(ResponseBody::LastAddConfirmed { lac: None })), []);
-    assert_eq!(ack(&mut machine, 1, 9), [], "of an entry never sent");
-    assert_eq!(answer(&mut machine, 0, 0, Err(BookieError::Io)), [], "a failure after the ack");
-    assert_eq!(machine.last_add_confirmed(), None);
-    assert_eq!(ack(&mut machine, 1, 0), confirmed(0));
-    assert_eq!(ack(&mut machine, 2, 0), []);
-    assert_eq!(ack(&mut machine, 2, 0), [], "of an entry that is done with");
-}
-
-#[test]
-fn one_failed_bookie_of_three_is_done_without() {
-    let mut machine = writer(QUORUM_TIMEOUT);
-    append(&mut machine, at(0), 0, 2);
-    for entry in 0..2 {
-        assert_eq!(answer(&mut machine, 0, entry, Err(BookieError::Unreachable)), []);
-        assert_eq!(ack(&mut machine, 1, entry), []);
-        assert_eq!(ack(&mut machine, 2, entry), confirmed(entry));
+    let mut bench = bench();
+    bench.append(1);
+    let [b1, b2, b3] = ["b1", "b2", "b3"].map(|bookie| bench.deliver(bookie, 0));
+    let added = || Ok(ResponseBody::Added);
+    bench.answer("b1", &b1, added());
+    bench.answer("b1", &b1, added());
+    bench.answer("b1", &b2, added());
+    bench.answer("b9", &b2, added());
+    bench.answer("b2", &b2, Ok(ResponseBody::LastAddConfirmed { lac: None }));
+    for id in [u64::MAX, 0, 1 << 40, b2.id.0 + (1 << 22), b2.id.0 + (1 << 6), b2.id.0 + 3] {
+        let request = Request { id: crate::transport::RequestId(id), ..b2.clone() };
+        bench.answer("b2", &request, added());
     }
-}
-
-#[test]
-fn an_entry_without_its_quorum_ends_the_writer_and_names_the_bookies() {
-    let mut machine = writer(QUORUM_TIMEOUT);
-    append(&mut machine, at(0), 0, 2);
-    answer(&mut machine, 0, 0, Err(BookieError::Unreachable));
-    let failures =
-        vec![("b0".into(), BookieError::Unreachable), ("b2".into(), BookieError::ReadOnly)];
-    assert_eq!(
-        answer(&mut machine, 2, 0, Err(BookieError::ReadOnly)),
-        [Output::Failed(Error::QuorumLost { ledger: LEDGER, entry: EntryId(0), failures })]
-    );
-    for slot in 0..3 {
-        assert_eq!(ack(&mut machine, slot, 1), [], "nothing is confirmed over the hole");
-    }
-    assert_eq!(append(&mut machine, at(2), 2, 1), []);
-    assert_eq!(machine.wake_at(), None);
+    assert_eq!((bench.said(), bench.machine.last_add_confirmed()), (vec![], None));
+    bench.answer("b2", &b2, added());
+    bench.answer("b3", &b3, added());
+    bench.answer("b3", &b3, added());
+    assert_eq!(bench.said(), [Confirmed(0)]);
 }
 
 #[test]
 fn a_fence_ends_the_writer_whoever_reports_it_and_for_whichever_entry() {
-    for (bookie, entry) in [("b0", 1), ("b9", 1), ("b0", 0), ("b0", 77)] {
-        let mut machine = writer(QUORUM_TIMEOUT);
-        append(&mut machine, at(0), 0, 2);
-        ack(&mut machine, 1, 0);
-        assert_eq!(ack(&mut machine, 2, 0), confirmed(0));
-        ack(&mut machine, 1, 1);
-        assert_eq!(
-            answer_as(&mut machine, bookie, 0, entry, Err(BookieError::Fenced)),
-            [Output::Failed(Error::Fenced { ledger: LEDGER })]
-        );
-        assert_eq!(ack(&mut machine, 2, 1), [], "a fenced writer acknowledges nothing");
-        assert_eq!(
-            answer(&mut machine, 0, 1, Err(BookieError::Unauthorized)),
-            [],
-            "the first reason stays"
-        );
+    for (bookie, entry) in [("b1", 1), ("b9", 1), ("b1", 0), ("b1", 77)] {
+        let mut bench = bench();
+        bench.append(2);
+        bench.ack_all("b2 b3", [0]);
+        bench.ack("b2", 1);
+        let request = bench.deliver("b1", entry.min(1));
+        let id = crate::transport::RequestId(entry << 22);
+        let result = Err(BookieError::Fenced);
+        bench.answer(bookie, &Request { id, ..request.clone() }, result);
+        let fenced = Error::Fenced { ledger: LEDGER };
+        assert_eq!(bench.said(), [Confirmed(0), Failed(fenced)]);
+        bench.ack("b3", 1);
+        bench.answer("b1", &request, Err(BookieError::Unauthorized));
+        assert_eq!(bench.said(), [], "the first reason stays, and nothing is acknowledged");
+        assert_eq!(bench.question, None);
     }
-}
-
-#[test]
-fn a_refused_key_ends_the_writer() {
-    let mut machine = writer(QUORUM_TIMEOUT);
-    append(&mut machine, at(0), 0, 1);
-    let error = Error::Unauthorized { ledger: LEDGER, bookie: "b1".into() };
-    assert_eq!(answer(&mut machine, 1, 0, Err(BookieError::Unauthorized)), [Output::Failed(error)]);
-}
-
-#[test]
-fn a_silent_bookie_is_given_up_after_the_request_timeout() {
-    let mut machine = writer(QUORUM_TIMEOUT);
-    assert_eq!(machine.wake_at(), None, "an idle writer has no timer");
-    append(&mut machine, at(0), 0, 1);
-    append(&mut machine, at(2), 1, 1);
-    for entry in 0..2 {
-        ack(&mut machine, 1, entry);
-        ack(&mut machine, 2, entry);
-    }
-    assert_eq!(machine.wake_at(), Some(at(5)), "the oldest send, and one timer for all");
-    machine.handle(at(5), Input::Wake);
-    assert_eq!(outputs(&mut machine), []);
-    assert_eq!(machine.wake_at(), Some(at(7)));
-    machine.handle(at(7), Input::Wake);
-    assert_eq!(machine.wake_at(), None);
-    assert_eq!(ack(&mut machine, 0, 0), [], "it comes too late to matter");
-}
-
-#[test]
-fn two_silent_bookies_end_the_writer() {
-    let mut machine = writer(QUORUM_TIMEOUT);
-    append(&mut machine, at(0), 0, 1);
-    ack(&mut machine, 1, 0);
-    machine.handle(at(5), Input::Wake);
-    let failures = vec![("b0".into(), BookieError::Timeout), ("b2".into(), BookieError::Timeout)];
-    let error = Error::QuorumLost { ledger: LEDGER, entry: EntryId(0), failures };
-    assert_eq!(outputs(&mut machine), [Output::Failed(error)]);
-}
-
-#[test]
-fn an_entry_too_long_without_its_quorum_ends_the_writer() {
-    let mut machine = writer(Duration::from_secs(3));
-    append(&mut machine, at(0), 0, 1);
-    append(&mut machine, at(1), 1, 1);
-    ack(&mut machine, 0, 0);
-    ack(&mut machine, 1, 0);
-    assert_eq!(machine.wake_at(), Some(at(4)), "the oldest entry without its quorum");
-    machine.handle(at(4), Input::Wake);
-    let error = Error::AddQuorumTimeout { ledger: LEDGER, entry: EntryId(1) };
-    assert_eq!(outputs(&mut machine), [Output::Failed(error)]);
-}
-
-#[test]
-fn a_close_waits_for_what_is_pending_and_then_names_the_end() {
-    let mut machine = writer(QUORUM_TIMEOUT);
-    append(&mut machine, at(0), 0, 2);
-    machine.handle(at(1), Input::Close);
-    assert_eq!(outputs(&mut machine), []);
-    assert_eq!(append(&mut machine, at(1), 2, 1), [], "no entry after the close");
-    ack(&mut machine, 0, 0);
-    ack(&mut machine, 1, 0);
-    ack(&mut machine, 0, 1);
-    let end = LedgerEnd { last_entry: Some(EntryId(1)), length: 20 };
-    let said = ack(&mut machine, 1, 1);
-    assert_eq!(said, [Output::Confirmed { through: EntryId(1) }, Output::Settled(end)]);
-}
-
-#[test]
-fn an_empty_ledger_closes_at_once() {
-    let mut machine = writer(QUORUM_TIMEOUT);
-    machine.handle(at(0), Input::Close);
-    assert_eq!(outputs(&mut machine), [Output::Settled(LedgerEnd::default())]);
 }

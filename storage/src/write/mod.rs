@@ -1,95 +1,78 @@
 //! Writing a ledger: the machine that decides, and the task that carries it out.
 
+mod adds;
+mod bookies;
+mod change;
+mod close;
 #[cfg(feature = "io")]
 mod driver;
+mod error;
 mod machine;
+mod record;
+#[cfg(test)]
+mod testing;
 
-use crate::error::Advice;
-use crate::id::{BookieId, EntryId, LedgerId};
-use crate::transport::BookieError;
+use std::time::Duration;
+
+use crate::id::{BookieId, EntryId};
 
 #[cfg(feature = "io")]
 pub use driver::AppendSink;
 #[cfg(feature = "io")]
 pub(crate) use driver::{Writing, start};
+pub use error::{CloseError, ClosedElsewhere, Error, Failure};
 pub use machine::{Config, Input, Machine, Output};
 
-/// Why a ledger takes no more entries. The first reason stays.
+/// What a writer waits for and puts up with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Limits {
+    /// How long a bookie may take to answer one add before it has failed for the ledger, and how often one that
+    /// failed is asked whether it is better while nobody can take its place.
+    pub request_timeout: Duration,
+    /// How long an entry may wait for its ack quorum before the writer ends.
+    pub add_quorum_timeout: Duration,
+    /// How many bytes of confirmed entries may be kept for the sake of one bookie that has yet to answer.
+    pub bookie_backlog_bytes_max: u64,
+    /// How often the ensemble may change before the writer ends.
+    pub ensemble_changes_max: u64,
+    /// How long after a confirmation the LAC is told by itself, if no entry has carried it to the bookies; none for
+    /// never.
+    pub explicit_lac_interval: Option<Duration>,
+}
+
+/// What a writer has been through.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct WriterStats {
+    /// How often the ensemble changed.
+    pub ensemble_changes: u64,
+    /// How many entries were confirmed and are held by fewer than WQ bookies: a member was lost before it had
+    /// answered. Such an entry stays so until it is copied; [`Shortfall`] says where to look.
+    pub entries_below_write_quorum: u64,
+    /// How many slots of the present ensemble have lost their member without anybody to take its place.
+    pub lost_members: usize,
+}
+
+/// Entries of which a bookie named in the record may have no copy, though each has its ack quorum elsewhere.
 ///
-/// Of the entries above the last one that was confirmed, each may or may not be part of the ledger in the end:
-/// whoever closes it decides.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Error {
-    /// A bookie refused an entry because somebody else is recovering or has closed the ledger.
-    #[error("ledger {ledger} is fenced: somebody else is closing it; go on in a new ledger")]
-    Fenced {
-        /// The ledger.
-        ledger: LedgerId,
-    },
-    /// The ledger was closed by its owner.
-    #[error("ledger {ledger} is closed; go on in a new ledger")]
-    Closed {
-        /// The ledger.
-        ledger: LedgerId,
-    },
-    /// A bookie knows the ledger under another password.
-    #[error("bookie {bookie} refused the key of ledger {ledger}; check the password")]
-    Unauthorized {
-        /// The ledger.
-        ledger: LedgerId,
-        /// The bookie that refused.
-        bookie: BookieId,
-    },
-    /// So many bookies failed that an entry cannot get its ack quorum.
-    #[error("entry {entry} of ledger {ledger} cannot reach its ack quorum: {}", Failures(failures))]
-    QuorumLost {
-        /// The ledger.
-        ledger: LedgerId,
-        /// The entry.
-        entry: EntryId,
-        /// The latest failure of each bookie of the entry's write set that failed.
-        failures: Vec<(BookieId, BookieError)>,
-    },
-    /// An entry was not acknowledged within the add quorum timeout.
-    #[error("entry {entry} of ledger {ledger} was not acknowledged in time; look for slow bookies")]
-    AddQuorumTimeout {
-        /// The ledger.
-        ledger: LedgerId,
-        /// The oldest entry without its ack quorum.
-        entry: EntryId,
-    },
-    /// The task of the ledger is gone: its runtime was shut down, or the sink panicked.
-    #[error("the task of ledger {ledger} was stopped with its runtime; recover the ledger")]
-    Stopped {
-        /// The ledger.
-        ledger: LedgerId,
-    },
+/// A check of samples does not find them, so whoever repairs the ledger must check all of these.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Shortfall {
+    /// The bookie.
+    pub bookie: BookieId,
+    /// The first entry that it may lack.
+    pub first: EntryId,
+    /// The last one. Some in between it may hold.
+    pub last: EntryId,
 }
 
-impl Error {
-    /// What to do about it.
-    #[must_use]
-    pub const fn advice(&self) -> Advice {
-        match self {
-            Self::Unauthorized { .. } => Advice::GiveUp,
-            Self::Fenced { .. }
-            | Self::Closed { .. }
-            | Self::QuorumLost { .. }
-            | Self::AddQuorumTimeout { .. }
-            | Self::Stopped { .. } => Advice::Reopen,
+impl Shortfall {
+    /// Adds an entry to the range of its bookie. There are never more ranges than bookies in the record.
+    fn note(shortfalls: &mut Vec<Self>, bookie: &BookieId, entry: EntryId) {
+        match shortfalls.iter_mut().find(|found| found.bookie == *bookie) {
+            Some(found) => {
+                (found.first, found.last) = (found.first.min(entry), found.last.max(entry));
+            }
+            None => shortfalls.push(Self { bookie: bookie.clone(), first: entry, last: entry }),
         }
-    }
-}
-
-/// `b1 is read-only, b2 cannot be reached`.
-struct Failures<'a>(&'a [(BookieId, BookieError)]);
-
-impl std::fmt::Display for Failures<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for (i, (bookie, error)) in self.0.iter().enumerate() {
-            let comma = if i == 0 { "" } else { ", " };
-            write!(f, "{comma}{bookie} {error}")?;
-        }
-        Ok(())
     }
 }
