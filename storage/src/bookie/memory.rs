@@ -118,6 +118,12 @@ impl MemoryBookies {
         });
     }
 
+    /// Which life of a bookie this is; none if there is no such bookie.
+    #[must_use]
+    pub fn instance(&self, bookie: &BookieId) -> Option<Instance> {
+        self.bookies.get(bookie).map(|bookie| bookie.lock().instance)
+    }
+
     /// Makes a bookie doubt whether it still has all of a ledger. It returns what it has and denies nothing; it takes
     /// no normal adds of the ledger and tells no LAC of it.
     pub fn enter_limbo(&self, bookie: &BookieId, ledger: LedgerId) {

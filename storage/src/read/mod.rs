@@ -171,6 +171,8 @@ impl LedgerReader {
             }
             let interval = self.core.config.tail_check_interval;
             tokio::select! {
+                // In this order, so that a simulation is the same each time.
+                biased;
                 _ = self.lac.beyond(beyond) => {}
                 () = self.learn_all(&mailbox) => {}
                 () = tokio::time::sleep(interval) => {

@@ -77,6 +77,8 @@ pub(crate) async fn run(
             }
         };
         tokio::select! {
+            // In this order, so that a simulation is the same each time; answers come first.
+            biased;
             received = mailbox.recv_into(&mut responses) => {
                 received.expect("a recovery's mailbox is not closed");
                 machine.handle(core.clock.now(), Input::Responses(&mut responses));

@@ -319,12 +319,14 @@ impl Driver {
             }
             // Everything awaited here is kept or asked for again if another branch is first.
             tokio::select! {
-                () = self.inbox.arrived.notified() => {}
-                () = timer.as_mut(), if armed.is_some() => armed = None,
+                // In this order, so that a simulation is the same each time; what is rare first.
+                biased;
                 answer = answer_to(&mut self.question) => {
                     self.question = None;
                     self.machine.handle(self.core.clock.now(), Input::Record(answer));
                 }
+                () = self.inbox.arrived.notified() => {}
+                () = timer.as_mut(), if armed.is_some() => armed = None,
                 () = change_of(&mut self.bookies) => {}
             }
         }
