@@ -13,7 +13,7 @@ use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 
-use georepl_storage::{Expected, MetadataError, Version};
+use georepl_storage::{Advice, Expected, MetadataError, Version};
 use parking_lot::Mutex;
 
 pub use reading::ReadEntriesError;
@@ -66,8 +66,9 @@ pub struct ManagedCursor {
     key: String,
     state: Mutex<State>,
     record: CursorRecord,
-    /// The record's version. Held while the record is written.
-    version: tokio::sync::Mutex<Version>,
+    /// The record's version. Held while the record is written; none while the outcome of a write
+    /// is unknown.
+    version: tokio::sync::Mutex<Option<Version>>,
     this: Weak<Self>,
 }
 
@@ -124,6 +125,18 @@ pub enum OpenCursorError {
     Metadata(#[from] MetadataError),
 }
 
+impl OpenCursorError {
+    /// What to do about it.
+    pub const fn advice(&self) -> Advice {
+        match self {
+            Self::Name(_) | Self::Record { .. } | Self::NoSuchEntry { .. } => Advice::GiveUp,
+            Self::LedgerClosed { .. } => Advice::Reopen,
+            // Opening decides afresh from what is stored.
+            Self::Metadata(_) => Advice::Retry,
+        }
+    }
+}
+
 /// Why a position could not be acknowledged. Nothing changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MarkDeleteError {
@@ -133,6 +146,16 @@ pub enum MarkDeleteError {
     /// The cursor refused.
     #[error(transparent)]
     Refused(#[from] MarkDeleteRefused),
+}
+
+impl MarkDeleteError {
+    /// What to do about it.
+    pub const fn advice(&self) -> Advice {
+        match self {
+            Self::NoSuchEntry(_) => Advice::GiveUp,
+            Self::Refused(refused) => refused.advice(),
+        }
+    }
 }
 
 struct State {
@@ -216,7 +239,7 @@ impl ManagedCursor {
                 delivery: Delivery::Idle,
             }),
             record,
-            version: tokio::sync::Mutex::new(version),
+            version: tokio::sync::Mutex::new(Some(version)),
             this: this.clone(),
         });
         let this: Weak<dyn Registered> = opened.this.clone();
@@ -229,16 +252,40 @@ impl ManagedCursor {
     /// Writes the cursor's record again, so that whoever owned it before cannot, and returns its
     /// new version: of two owners the later one has the higher.
     ///
-    /// If the future is dropped the record may have been written; opening the cursor again
-    /// settles it.
+    /// May be called again, also after the future was dropped. When the outcome of a call is
+    /// unknown, the next one starts from what is stored, as opening the cursor does: it takes the
+    /// cursor from whoever took it in between.
     ///
     /// # Errors
     /// A version conflict when somebody else has taken the cursor.
     pub async fn take_ownership(&self) -> Result<u64, MetadataError> {
+        let (store, value) = (self.ledger.store(), self.record.encode());
         let mut version = self.version.lock().await;
-        let (value, expected) = (self.record.encode(), Expected::Version(*version));
-        *version = self.ledger.store().put(&self.key, value, expected).await?;
-        Ok(version.0)
+        // Out of its place until the answer is there: dropping this future leaves a doubt.
+        let before = version.take();
+        let found = match before {
+            Some(known) => known,
+            None => self.stored_version().await?,
+        };
+        match store.put(&self.key, value, Expected::Version(found)).await {
+            Ok(written) => {
+                *version = Some(written);
+                Ok(written.0)
+            }
+            Err(error) => {
+                // After a doubt even a conflict may be with a write of this cursor that came late.
+                if !matches!(error, MetadataError::Unavailable { .. }) {
+                    *version = before;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    async fn stored_version(&self) -> Result<Version, MetadataError> {
+        let stored = self.ledger.store().get(&self.key).await?;
+        let missing = || MetadataError::NotFound { key: self.key.clone() };
+        stored.map(|stored| stored.version).ok_or_else(missing)
     }
 
     /// Starts a read at the read position, or waits there for the next entry. The sink learns how
@@ -333,7 +380,8 @@ impl ManagedCursor {
     /// Ends every read with [`ReadOutcome::Closed`], and refuses what comes later. Opening the
     /// cursor again makes a new object.
     pub fn close(&self) {
-        self.ledger.unregister(&self.name);
+        let this: Weak<dyn Registered> = self.this.clone();
+        self.ledger.unregister(&self.name, &this);
         self.step(|state| state.machine.close());
     }
 
@@ -434,6 +482,9 @@ impl ManagedCursor {
             state.delivery = Delivery::Running;
             drop(state);
             sink.read_completed(id, outcome);
+            // Before the lock is taken: this may be the sink's end, and what it drops may call
+            // the cursor.
+            drop(sink);
             state = self.state.lock();
         }
         state.delivery = Delivery::Idle;
@@ -474,7 +525,7 @@ impl Registered for ManagedCursor {
         self.close();
     }
 
-    fn stats(&self) -> CursorInternalStats {
+    fn stats(&self, opened_at: Offset) -> CursorInternalStats {
         let state = self.state.lock();
         let (machine, ledger) = (&state.machine, &self.ledger);
         let (acknowledged, read) = (machine.mark_delete_offset(), machine.read_position());
@@ -483,6 +534,7 @@ impl Registered for ManagedCursor {
             read_position: ledger.place_at(read),
             waiting_read_op: machine.waiting_read().is_some(),
             pending_read_ops: machine.reads_in_flight(),
+            messages_consumed_counter: acknowledged.get() as i64 - opened_at.get() as i64,
             individually_deleted_messages: "[]".into(),
             total_non_contiguous_deleted_messages_range: 0,
             number_of_entries_since_first_not_acked_message: read.since(acknowledged) + 1,

@@ -13,6 +13,9 @@ mod records;
 #[cfg(feature = "io")]
 mod names;
 
+#[cfg(feature = "io")]
+mod store;
+
 mod stats;
 
 #[cfg(feature = "io")]

@@ -28,6 +28,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use georepl_storage::Advice;
+
 use crate::position::{Offset, Position};
 
 /// Raised by everything that takes dispatched reads back.
@@ -93,6 +95,17 @@ pub enum ReadRefused {
     Closed,
 }
 
+impl ReadRefused {
+    /// What to do about it.
+    pub const fn advice(&self) -> Advice {
+        match self {
+            Self::NothingToRead | Self::AlreadyWaiting | Self::TooManyInFlight => Advice::Retry,
+            Self::Terminated => Advice::GiveUp,
+            Self::Closed => Advice::Reopen,
+        }
+    }
+}
+
 /// Storage could not answer a read. The read position is where it was.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[error("{message}")]
@@ -150,6 +163,16 @@ pub enum MarkDeleteRefused {
     /// The cursor is closed.
     #[error("the cursor is closed")]
     Closed,
+}
+
+impl MarkDeleteRefused {
+    /// What to do about it.
+    pub const fn advice(&self) -> Advice {
+        match self {
+            Self::Backwards { .. } | Self::BeyondEnd { .. } => Advice::GiveUp,
+            Self::Closed => Advice::Reopen,
+        }
+    }
 }
 
 /// What the machine wants done.

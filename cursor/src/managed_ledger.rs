@@ -48,7 +48,10 @@ use crate::chain::{Chain, LedgerState};
 use crate::names::{InvalidName, cursor_key, persistence_path, topic_key};
 use crate::position::{Offset, Position};
 use crate::records::{ListedEnd, ListedLedger, TopicRecord};
-use crate::stats::{CursorInternalStats, LedgerInternalStats, ManagedLedgerInternalStats};
+use crate::stats::{
+    CursorInternalStats, LedgerInternalStats, ManagedLedgerInternalStats, timestamp,
+};
+use crate::store::Store;
 use append::{Queue, Replies};
 use read::Handles;
 
@@ -93,15 +96,15 @@ pub(crate) trait Registered: Any + Send + Sync {
     fn appended(self: Arc<Self>);
     /// The topic was closed.
     fn closed(self: Arc<Self>);
-    /// For the topic's stats.
-    fn stats(&self) -> CursorInternalStats;
+    /// For the topic's stats; `opened_at` is where the topic ended when it was opened.
+    fn stats(&self, opened_at: Offset) -> CursorInternalStats;
 }
 
 struct Inner {
     topic: Arc<str>,
     path: String,
     client: LedgerClient,
-    store: Arc<dyn MetadataStore>,
+    store: Store,
     config: ManagedLedgerConfig,
     runtime: Handle,
     /// Entries confirmed before this owner opened the topic.
@@ -111,7 +114,7 @@ struct Inner {
     budget: Arc<Semaphore>,
     state: Mutex<State>,
     /// The record's version. Whoever holds it may change the record: a rollover or a close.
-    record: Arc<tokio::sync::Mutex<Version>>,
+    record: tokio::sync::Mutex<Version>,
     handles: Handles,
     cursors: Mutex<BTreeMap<String, Weak<dyn Registered>>>,
     /// Held while a cursor is opened, so that there is one per name.
@@ -148,6 +151,7 @@ struct Current {
     reader: Arc<LedgerReader>,
     entries_sent: u64,
     bytes_sent: u64,
+    created_at_ms: u64,
     progress: Progress,
 }
 
@@ -184,6 +188,7 @@ impl ManagedLedger {
         config: ManagedLedgerConfig,
     ) -> Result<Self, OpenError> {
         let topic: Arc<str> = name.into();
+        let store = Store::new(store, client.config().metadata_timeout);
         let path = persistence_path(name)?;
         let key = topic_key(&path);
         let stored = store.get(&key).await?;
@@ -220,7 +225,7 @@ impl ManagedLedger {
             opened_at,
             end: AtomicU64::new(opened_at.get()),
             state: Mutex::new(state),
-            record: Arc::new(tokio::sync::Mutex::new(Version(0))),
+            record: tokio::sync::Mutex::new(Version(0)),
             handles: Handles::default(),
             cursors: Mutex::default(),
             opening: tokio::sync::Mutex::default(),
@@ -258,7 +263,7 @@ impl ManagedLedger {
         let charged = bytes.clamp(1, budget.max(1)) as u32;
         match self.0.budget.clone().acquire_many_owned(charged).await {
             Ok(held) => Ok(AppendPermit { bytes, _held: held }),
-            Err(_) => Err(self.0.refusal().into()),
+            Err(_) => Err(self.refusal().expect("the budget is closed after the intake").into()),
         }
     }
 
@@ -308,6 +313,19 @@ impl ManagedLedger {
         self.0.end()
     }
 
+    /// Why the topic takes no appends; none while it takes them.
+    pub fn refusal(&self) -> Option<Refusal> {
+        match &self.0.state.lock().intake {
+            Intake::Open => None,
+            Intake::Refused(refusal) => Some(refusal.clone()),
+        }
+    }
+
+    /// The largest entry that is taken, in bytes.
+    pub fn entry_bytes_max(&self) -> usize {
+        self.0.config.entry_bytes_max
+    }
+
     /// The position of the last acknowledged entry; none while the topic is empty.
     pub fn last_confirmed(&self) -> Option<Position> {
         self.0.state.lock().chain.last_confirmed()
@@ -326,16 +344,21 @@ impl ManagedLedger {
     /// The state of the topic and its cursors, for operators.
     pub fn internal_stats(&self) -> ManagedLedgerInternalStats {
         // First the cursors, without the topic's lock: they use it.
+        let opened_at = self.0.opened_at;
         let cursors: BTreeMap<_, _> =
-            self.0.registered_by_name().map(|(n, c)| (n, c.stats())).collect();
+            self.0.registered_by_name().map(|(n, c)| (n, c.stats(opened_at))).collect();
         let state = self.0.state.lock();
         let newest = state.chain.ledgers().next_back();
         ManagedLedgerInternalStats {
-            entries_added_counter: state.chain.end().since(self.0.opened_at),
+            entries_added_counter: state.chain.end().since(opened_at),
             number_of_entries: state.chain.end().get(),
             total_size: state.chain.bytes(),
             current_ledger_entries: newest.map_or(0, |info| info.entries),
             current_ledger_size: newest.map_or(0, |info| info.bytes),
+            last_ledger_created_timestamp: state
+                .current
+                .as_ref()
+                .map(|current| timestamp(current.created_at_ms)),
             waiting_cursors_count: cursors.values().filter(|cursor| cursor.waiting_read_op).count(),
             pending_add_entries_count: state.queue.len(),
             last_confirmed_entry: state.place_before(state.chain.end()),
@@ -349,8 +372,8 @@ impl ManagedLedger {
         &self.0.runtime
     }
 
-    pub(crate) fn store(&self) -> &dyn MetadataStore {
-        &*self.0.store
+    pub(crate) fn store(&self) -> &Store {
+        &self.0.store
     }
 
     pub(crate) fn cursor_key(&self, cursor: &str) -> Result<String, InvalidName> {
@@ -378,8 +401,12 @@ impl ManagedLedger {
         open
     }
 
-    pub(crate) fn unregister(&self, name: &str) {
-        self.0.cursors.lock().remove(name);
+    /// Takes the cursor off the register, unless its name belongs to a later one by now.
+    pub(crate) fn unregister(&self, name: &str, cursor: &Weak<dyn Registered>) {
+        let mut cursors = self.0.cursors.lock();
+        if cursors.get(name).is_some_and(|registered| registered.ptr_eq(cursor)) {
+            cursors.remove(name);
+        }
     }
 
     /// The place before `offset`, in Pulsar's words: the entry there, or entry -1.
@@ -423,12 +450,8 @@ impl Inner {
     /// Sends what the open ledger has room for. When it becomes full, the rollover begins.
     fn send_unsent(self: &Arc<Self>, state: &mut State) {
         if let Sent::Full = self.send_to_current(state) {
-            let inner = self.clone();
-            // Only a rollover or a close holds the record, and neither runs: the ledger was open
-            // for writing, and a closed topic takes no appends.
-            let record = self.record.clone().try_lock_owned();
-            let record = record.expect("nobody changes the record while appends are sent");
-            self.runtime.spawn(async move { inner.roll_over(record).await });
+            // Only a close waits for its end.
+            drop(self.start_rollover());
         }
     }
 
@@ -478,13 +501,6 @@ impl Inner {
 
     fn write_failed(&self, reason: impl fmt::Display) -> Refusal {
         Refusal::WriteFailed { topic: self.topic.clone(), reason: reason.to_string().into() }
-    }
-
-    fn refusal(&self) -> Refusal {
-        match &self.state.lock().intake {
-            Intake::Refused(refusal) => refusal.clone(),
-            Intake::Open => unreachable!("the budget is closed after the intake"),
-        }
     }
 
     fn registered_by_name(&self) -> impl Iterator<Item = (String, Arc<dyn Registered>)> {
@@ -555,7 +571,14 @@ impl AppendSink for Confirmations {
 impl Current {
     fn new(writer: LedgerWriter) -> Self {
         let (reader, writer) = (Arc::new(writer.reader()), Arc::new(writer));
-        Self { writer, reader, entries_sent: 0, bytes_sent: 0, progress: Progress::Writing }
+        Self {
+            writer,
+            reader,
+            entries_sent: 0,
+            bytes_sent: 0,
+            created_at_ms: now_ms(),
+            progress: Progress::Writing,
+        }
     }
 }
 

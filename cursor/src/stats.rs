@@ -19,6 +19,9 @@ pub struct ManagedLedgerInternalStats {
     pub current_ledger_entries: u64,
     /// Bytes of payload in the newest ledger.
     pub current_ledger_size: u64,
+    /// When the newest ledger was created, in ISO 8601; absent once the topic is closed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_ledger_created_timestamp: Option<String>,
     /// Cursors with a read that waits for an entry.
     pub waiting_cursors_count: usize,
     /// Entries that were accepted and are not confirmed.
@@ -57,6 +60,9 @@ pub struct CursorInternalStats {
     pub waiting_read_op: bool,
     /// Reads in storage.
     pub pending_read_ops: usize,
+    /// The topic's `entriesAddedCounter` less the backlog: below zero while entries that were there
+    /// when the topic was opened are not acknowledged.
+    pub messages_consumed_counter: i64,
     /// Acknowledged entries behind mark-delete. There are no individual acknowledgements, so
     /// there are none: always `[]`.
     pub individually_deleted_messages: String,
@@ -65,6 +71,51 @@ pub struct CursorInternalStats {
     /// From the first entry that is not acknowledged up to and including the read position,
     /// which counts although there may be no entry yet.
     pub number_of_entries_since_first_not_acked_message: u64,
-    /// `Open` or `Closed`.
+    /// Always `Open`: a cursor that is closed is not listed.
     pub state: String,
+}
+
+/// A moment in milliseconds since 1970-01-01 UTC, as ISO 8601 has it.
+#[cfg(feature = "io")]
+pub(crate) fn timestamp(ms: u64) -> String {
+    let (days, ms) = (ms / DAY_MS, ms % DAY_MS);
+    let (hour, minute, second) = (ms / 3_600_000, ms / 60_000 % 60, ms / 1_000 % 60);
+    // The calendar repeats every 400 years, of 146,097 days. Years are counted from March, so
+    // that a leap day is the last of its year.
+    let days = days + DAYS_FROM_MARCH_0000_TO_1970;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let from_march = (5 * day + 2) / 153;
+    let day = day - (153 * from_march + 2) / 5 + 1;
+    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
+    let year = 400 * era + year + u64::from(month <= 2);
+    let ms = ms % 1_000;
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{ms:03}Z")
+}
+
+#[cfg(feature = "io")]
+const DAY_MS: u64 = 86_400_000;
+#[cfg(feature = "io")]
+const DAYS_FROM_MARCH_0000_TO_1970: u64 = 719_468;
+
+#[cfg(all(test, feature = "io"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timestamps_follow_the_calendar_through_leap_years() {
+        let known = [
+            (0, "1970-01-01T00:00:00.000Z"),
+            (951_782_399_999, "2000-02-28T23:59:59.999Z"),
+            (951_782_400_000, "2000-02-29T00:00:00.000Z"),
+            (951_868_800_000, "2000-03-01T00:00:00.000Z"),
+            (1_690_701_430_137, "2023-07-30T07:17:10.137Z"),
+            (1_735_689_599_000, "2024-12-31T23:59:59.000Z"),
+            (4_107_542_400_000, "2100-03-01T00:00:00.000Z"),
+        ];
+        for (ms, expected) in known {
+            assert_eq!(timestamp(ms), expected);
+        }
+    }
 }

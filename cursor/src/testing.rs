@@ -1,12 +1,16 @@
 //! An embedded region for the tests of this crate.
 
+use std::future::pending;
 use std::sync::Arc;
 
+use async_trait::async_trait;
+use bytes::Bytes;
 use georepl_storage::fault::FaultTransport;
 use georepl_storage::{
-    BookieId, ClientConfig, LedgerClient, LedgerId, MemoryBookieRegistry, MemoryBookies,
-    MemoryMetadataStore,
+    BookieId, ClientConfig, Expected, LedgerClient, LedgerId, MemoryBookieRegistry, MemoryBookies,
+    MemoryMetadataStore, MetadataError, MetadataStore, Version, Versioned,
 };
+use parking_lot::Mutex;
 
 use crate::managed_ledger::{ManagedLedger, ManagedLedgerConfig};
 
@@ -16,7 +20,7 @@ pub(crate) struct Region {
     pub(crate) bookies: [BookieId; 3],
     pub(crate) memory: Arc<MemoryBookies>,
     pub(crate) faults: Arc<FaultTransport>,
-    pub(crate) store: Arc<MemoryMetadataStore>,
+    pub(crate) store: Arc<SilentStore>,
     pub(crate) client: LedgerClient,
 }
 
@@ -25,7 +29,7 @@ impl Region {
         let bookies = ["b1", "b2", "b3"].map(BookieId::from);
         let memory = Arc::new(MemoryBookies::new(bookies.clone()));
         let faults = Arc::new(FaultTransport::new(memory.clone()));
-        let store = Arc::new(MemoryMetadataStore::new());
+        let store = Arc::new(SilentStore::default());
         let registry = Arc::new(MemoryBookieRegistry::new(bookies.clone()));
         let config = ClientConfig::default();
         let client = LedgerClient::new(faults.clone(), store.clone(), registry, config);
@@ -52,6 +56,75 @@ impl Region {
         ManagedLedger::open(NAME, self.client.clone(), self.store.clone(), config)
             .await
             .expect("the topic opens")
+    }
+}
+
+/// A metadata store that can be made to keep silent.
+#[derive(Default)]
+pub(crate) struct SilentStore {
+    inner: MemoryMetadataStore,
+    silence: Mutex<Option<(String, Silence)>>,
+    late: Mutex<Option<(String, Bytes, Expected)>>,
+}
+
+/// What becomes of a change that is not answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Silence {
+    /// It was made.
+    Made,
+    /// It will be made by [`SilentStore::make_late`], or never.
+    Late,
+}
+
+impl SilentStore {
+    /// The next change of `key` is not answered.
+    pub(crate) fn keep_silent(&self, key: &str, silence: Silence) {
+        *self.silence.lock() = Some((key.to_owned(), silence));
+    }
+
+    /// Makes the change that was put off.
+    pub(crate) async fn make_late(&self) -> Result<Version, MetadataError> {
+        let (key, value, expected) = self.late.lock().take().expect("a change was put off");
+        self.inner.put(&key, value, expected).await
+    }
+
+    fn silence_for(&self, key: &str) -> Option<Silence> {
+        let mut silence = self.silence.lock();
+        let asked = silence.take_if(|(silent, _)| silent == key);
+        asked.map(|(_, silence)| silence)
+    }
+}
+
+#[async_trait]
+impl MetadataStore for SilentStore {
+    async fn get(&self, key: &str) -> Result<Option<Versioned>, MetadataError> {
+        self.inner.get(key).await
+    }
+
+    async fn put(
+        &self,
+        key: &str,
+        value: Bytes,
+        expected: Expected,
+    ) -> Result<Version, MetadataError> {
+        match self.silence_for(key) {
+            None => return self.inner.put(key, value, expected).await,
+            Some(Silence::Made) => drop(self.inner.put(key, value, expected).await),
+            Some(Silence::Late) => *self.late.lock() = Some((key.to_owned(), value, expected)),
+        }
+        pending().await
+    }
+
+    async fn delete(&self, key: &str, version: Version) -> Result<(), MetadataError> {
+        self.inner.delete(key, version).await
+    }
+
+    async fn children(&self, key: &str) -> Result<Vec<String>, MetadataError> {
+        self.inner.children(key).await
+    }
+
+    async fn allocate_ledger_id(&self) -> Result<LedgerId, MetadataError> {
+        self.inner.allocate_ledger_id().await
     }
 }
 

@@ -127,6 +127,12 @@ impl LedgerClient {
         Self { core: Arc::new(core), registry }
     }
 
+    /// The settings it was given.
+    #[must_use]
+    pub fn config(&self) -> &ClientConfig {
+        &self.core.config
+    }
+
     /// Creates a ledger and starts its task on the current runtime. `sink` learns what becomes of the appends.
     ///
     /// A lost answer of the store is settled by reading: the record carries a token that only this call knows.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use georepl_storage::Advice;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
@@ -30,6 +31,18 @@ pub enum ReadEntriesError {
     /// Storage failed; the read position is where it was.
     #[error(transparent)]
     Failed(#[from] ReadFailed),
+}
+
+impl ReadEntriesError {
+    /// What to do about it.
+    pub const fn advice(&self) -> Advice {
+        match self {
+            Self::Refused(refused) => refused.advice(),
+            Self::Cancelled | Self::Superseded | Self::Failed(_) => Advice::Retry,
+            Self::Terminated => Advice::GiveUp,
+            Self::Closed => Advice::Reopen,
+        }
+    }
 }
 
 impl ManagedCursor {

@@ -1,7 +1,8 @@
+use georepl_storage::MetadataStore;
 use georepl_storage::fault::{Fault, ReleaseOrder};
 
 use super::*;
-use crate::testing::{Region, append};
+use crate::testing::{Region, Silence, append};
 
 const LIMITS: ReadLimits = ReadLimits { entries: 100, bytes: 1 << 20 };
 
@@ -78,7 +79,7 @@ impl ReadSink for Cancelling {
 }
 
 #[tokio::test]
-async fn cancel_inside_a_completion_does_not_block() {
+async fn b57_cancel_inside_the_completion_of_a_close_does_not_block() {
     let topic = Region::new().topic().await;
     let cursor = cursor(&topic).await;
     let sink = Arc::new(Cancelling { cursor: cursor.this.clone(), seen: Mutex::default() });
@@ -113,7 +114,8 @@ async fn closing_the_topic_ends_a_waiting_read() {
 
 #[tokio::test]
 async fn latest_starts_behind_the_last_entry_and_stats_have_pulsars_names() {
-    let topic = Region::new().topic().await;
+    let region = Region::new();
+    let topic = region.topic().await;
     append(&topic, 2).await;
     let cursor = ManagedCursor::open(&topic, "c", StartAt::Latest).await.unwrap();
     assert_eq!((cursor.backlog(), cursor.read_position()), (0, Offset::new(2)));
@@ -122,4 +124,157 @@ async fn latest_starts_behind_the_last_entry_and_stats_have_pulsars_names() {
     assert_eq!(stats["lastConfirmedEntry"], "0:1");
     assert_eq!(stats["cursors"]["c"]["markDeletePosition"], "0:1");
     assert_eq!(stats["cursors"]["c"]["readPosition"], "0:2");
+    assert_eq!(stats["entriesAddedCounter"], 2);
+    assert_eq!(stats["cursors"]["c"]["messagesConsumedCounter"], 2, "what was added, less backlog");
+    let created = stats["lastLedgerCreatedTimestamp"].as_str().unwrap();
+    assert!(created.starts_with("20") && created.ends_with('Z'), "{created}");
+
+    topic.close().await.unwrap();
+    let again = region.topic().await;
+    let _open = ManagedCursor::open(&again, "earliest", StartAt::Earliest).await.unwrap();
+    let stats = serde_json::to_value(again.internal_stats()).unwrap();
+    assert_eq!(stats["entriesAddedCounter"], 0);
+    assert_eq!(stats["cursors"]["earliest"]["messagesConsumedCounter"], -2);
+}
+
+#[tokio::test]
+async fn closing_a_cursor_again_leaves_its_successor_alone() {
+    let topic = Region::new().topic().await;
+    let first = cursor(&topic).await;
+    first.close();
+    let second = cursor(&topic).await;
+    first.close();
+    assert!(Arc::ptr_eq(&second, &cursor(&topic).await), "one object per name");
+    let (read, appended) =
+        tokio::join!(second.read_entries_or_wait(LIMITS), topic.append("x".into()));
+    assert_eq!(read.unwrap()[0].position, appended.unwrap());
+}
+
+/// Notes at its end whether the cursor could be called.
+struct CallsAtItsEnd {
+    cursor: Weak<ManagedCursor>,
+    callable: Arc<Mutex<Vec<bool>>>,
+}
+
+impl ReadSink for CallsAtItsEnd {
+    fn read_completed(&self, _: ReadId, _: ReadOutcome<Entry>) {}
+}
+
+impl Drop for CallsAtItsEnd {
+    fn drop(&mut self) {
+        let cursor = self.cursor.upgrade().unwrap();
+        let callable = cursor.state.try_lock().is_some();
+        self.callable.lock().push(callable);
+    }
+}
+
+#[tokio::test]
+async fn sink_that_ends_with_its_read_may_call_the_cursor() {
+    let topic = Region::new().topic().await;
+    let cursor = cursor(&topic).await;
+    let callable = Arc::new(Mutex::default());
+    let sink = || {
+        let (cursor, callable) = (cursor.this.clone(), Arc::clone(&callable));
+        Arc::new(CallsAtItsEnd { cursor, callable })
+    };
+    cursor.submit_read(LIMITS, sink()).unwrap();
+    let refused = cursor.submit_read(LIMITS, sink()).unwrap_err();
+    assert_eq!(refused, ReadRefused::AlreadyWaiting);
+    assert!(cursor.cancel_pending_read());
+    append(&topic, 1).await;
+    cursor.submit_read(LIMITS, sink()).unwrap();
+    cursor.rewind();
+    cursor.close();
+    assert_eq!(*callable.lock(), [true, true, true]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn ownership_is_taken_again_after_an_unknown_outcome() {
+    let region = Region::new();
+    let topic = region.topic().await;
+    let cursor = cursor(&topic).await;
+    let mut last = cursor.take_ownership().await.unwrap();
+    for silence in [Silence::Made, Silence::Late] {
+        region.store.keep_silent(&cursor.key, silence);
+        let error = cursor.take_ownership().await.unwrap_err();
+        assert!(matches!(error, MetadataError::Unavailable { .. }), "{error}");
+        let version = cursor.take_ownership().await.unwrap();
+        assert!(version > last, "{silence:?}");
+        last = version;
+    }
+
+    region.store.keep_silent(&cursor.key, Silence::Made);
+    let mut dropped = Box::pin(cursor.take_ownership());
+    let poll = dropped.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert!(poll.is_pending());
+    drop(dropped);
+    assert!(cursor.take_ownership().await.unwrap() > last);
+}
+
+#[tokio::test(start_paused = true)]
+async fn ownership_lost_for_certain_stays_lost() {
+    let region = Region::new();
+    let topic = region.topic().await;
+    let cursor = cursor(&topic).await;
+    let record = region.store.get(&cursor.key).await.unwrap().unwrap();
+    let expected = Expected::Version(record.version);
+    region.store.put(&cursor.key, record.value, expected).await.unwrap();
+    for _ in 0..2 {
+        let error = cursor.take_ownership().await.unwrap_err();
+        assert!(matches!(error, MetadataError::VersionConflict { .. }), "{error}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn cursor_opens_once_its_store_answers_again() {
+    let region = Region::new();
+    let topic = region.topic().await;
+    let key = topic.cursor_key("c").unwrap();
+    for silence in [Silence::Made, Silence::Late] {
+        region.store.keep_silent(&key, silence);
+        let error = ManagedCursor::open(&topic, "c", StartAt::Earliest).await.unwrap_err();
+        assert!(error.to_string().contains("no answer within 10s"), "{error}");
+        assert_eq!(error.advice(), Advice::Retry);
+    }
+    assert_eq!(cursor(&topic).await.backlog(), 0);
+}
+
+#[tokio::test]
+async fn advice_survives_every_conversion() {
+    let at: Position = "0:9".parse().unwrap();
+    let (acknowledged, asked, end) = (Offset::new(2), Offset::ZERO, Offset::ZERO);
+    let refusals = [
+        (MarkDeleteRefused::Backwards { acknowledged, asked }, Advice::GiveUp),
+        (MarkDeleteRefused::BeyondEnd { end, asked: acknowledged }, Advice::GiveUp),
+        (MarkDeleteRefused::Closed, Advice::Reopen),
+    ];
+    for (refused, advice) in refusals {
+        assert_eq!((refused.advice(), MarkDeleteError::from(refused).advice()), (advice, advice));
+    }
+    assert_eq!(MarkDeleteError::NoSuchEntry(at).advice(), Advice::GiveUp);
+
+    let refusals = [
+        (ReadRefused::NothingToRead, Advice::Retry),
+        (ReadRefused::AlreadyWaiting, Advice::Retry),
+        (ReadRefused::TooManyInFlight, Advice::Retry),
+        (ReadRefused::Terminated, Advice::GiveUp),
+        (ReadRefused::Closed, Advice::Reopen),
+    ];
+    for (refused, advice) in refusals {
+        assert_eq!((refused.advice(), ReadEntriesError::from(refused).advice()), (advice, advice));
+    }
+    let failed = ReadFailed { message: "three bookies are down".into() };
+    assert_eq!(ReadEntriesError::from(failed).advice(), Advice::Retry);
+
+    let cursor: Arc<str> = "c".into();
+    let no_name = ManagedLedger::cursor_key(&Region::new().topic().await, "").unwrap_err();
+    let errors = [
+        (OpenCursorError::from(no_name), Advice::GiveUp),
+        (OpenCursorError::NoSuchEntry { cursor: cursor.clone(), position: at }, Advice::GiveUp),
+        (OpenCursorError::LedgerClosed { cursor }, Advice::Reopen),
+        (MetadataError::VersionConflict { key: "k".into() }.into(), Advice::Retry),
+    ];
+    for (error, advice) in errors {
+        assert_eq!(error.advice(), advice, "{error}");
+    }
 }

@@ -1,3 +1,5 @@
+//! The settings of a topic.
+
 use georepl_storage::{Password, QuorumSizes};
 
 /// Settings of a topic. The defaults are those of Apache Pulsar, but for three copies.
@@ -18,7 +20,8 @@ pub struct ManagedLedgerConfig {
     /// appends; who finds it used up waits. More: longer pauses of the storage pass unnoticed.
     /// Default 64 MiB.
     pub append_bytes_in_flight_max: u32,
-    /// The largest entry. Default 5 MiB - 32 KiB, which fits a bookie's frame.
+    /// The largest entry, in bytes. Default 5 MiB - 16 KiB: with what the bookies' protocol puts
+    /// around it, it fits their frame of 5 MiB.
     pub entry_bytes_max: usize,
 }
 
@@ -30,7 +33,7 @@ impl Default for ManagedLedgerConfig {
             ledger_entries_max: 50_000,
             ledger_bytes_max: 2 << 30,
             append_bytes_in_flight_max: 64 << 20,
-            entry_bytes_max: (5 << 20) - (32 << 10),
+            entry_bytes_max: (5 << 20) - (16 << 10),
         }
     }
 }

@@ -1,3 +1,5 @@
+//! Why the operations of a topic fail, and what to do about it.
+
 use std::sync::Arc;
 
 use georepl_storage as storage;

@@ -7,11 +7,12 @@ use georepl_storage::{
     CloseError as LedgerCloseError, CreateError, EntryId, Expected, LedgerClient, LedgerEnd,
     LedgerOptions, LedgerState, LedgerWriter, MetadataError, Version,
 };
-use tokio::sync::OwnedMutexGuard;
+use tokio::task::JoinHandle;
 
 use super::error::{CloseError, OpenError, Refusal};
 use super::{
-    Confirmations, Current, Door, Inner, Intake, ManagedLedger, ManagedLedgerConfig, Sent, now_ms,
+    Confirmations, Current, Door, Inner, Intake, ManagedLedger, ManagedLedgerConfig, Progress,
+    now_ms,
 };
 use crate::names::topic_key;
 use crate::records::{ListedEnd, ListedLedger, TopicRecord};
@@ -83,19 +84,27 @@ impl Inner {
         }
     }
 
-    /// Closes full ledgers and begins the next until one has room for all that waits.
-    pub(super) async fn roll_over(self: Arc<Self>, mut record: OwnedMutexGuard<Version>) {
-        loop {
-            match self.begin_next(&mut record).await {
-                Ok(Sent::Full) => {}
-                Ok(Sent::All) => return,
-                Err(refusal) => return self.fail(refusal),
+    /// Starts a task that closes full ledgers and begins the next until one has room for all that
+    /// waits. Of two tasks the first does it all, and the other finds nothing left to do.
+    pub(super) fn start_rollover(self: &Arc<Self>) -> JoinHandle<()> {
+        let inner = self.clone();
+        self.runtime.spawn(async move {
+            let mut record = inner.record.lock().await;
+            while inner.is_rolling_over() {
+                if let Err(refusal) = inner.begin_next(&mut record).await {
+                    return inner.fail(refusal);
+                }
             }
-        }
+        })
     }
 
-    async fn begin_next(self: &Arc<Self>, version: &mut Version) -> Result<Sent, Refusal> {
-        let Some(old) = self.writer() else { return Ok(Sent::All) };
+    fn is_rolling_over(&self) -> bool {
+        let state = self.state.lock();
+        state.current.as_ref().is_some_and(|current| current.progress == Progress::RollingOver)
+    }
+
+    async fn begin_next(self: &Arc<Self>, version: &mut Version) -> Result<(), Refusal> {
+        let Some(old) = self.writer() else { return Ok(()) };
         // The close waits for the last entries, the creation does not: both run at once.
         let (closed, created) = tokio::join!(old.close(), self.create_ledger());
         let next = created.map_err(|error| self.write_failed(error))?;
@@ -104,18 +113,22 @@ impl Inner {
             Err(LedgerCloseError::Fenced { .. }) => Err(self.fenced()),
             Err(error) => Err(self.write_failed(error)),
         };
-        let stored = match listed {
-            Ok(listed) => {
-                let put = self.put_record(listed, Expected::Version(*version)).await;
-                put.map_err(|error| self.refusal_for(&error))
-            }
-            Err(refusal) => Err(refusal),
-        };
-        match stored {
-            Ok(stored) => *version = stored,
+        let listed = match listed {
+            Ok(listed) => listed,
             Err(refusal) => {
                 self.discard(&next).await;
                 return Err(refusal);
+            }
+        };
+        match self.put_record(listed, Expected::Version(*version)).await {
+            Ok(stored) => *version = stored,
+            Err(error) => {
+                // A record that may still be written lists the ledger. A topic whose record
+                // lists a ledger that is gone cannot be opened.
+                if !matches!(error, MetadataError::Unavailable { .. }) {
+                    self.discard(&next).await;
+                }
+                return Err(self.refusal_for(&error));
             }
         }
         let mut state = self.state.lock();
@@ -123,7 +136,8 @@ impl Inner {
         if let Some(old) = current {
             self.handles.insert(old.writer.id(), old.reader);
         }
-        Ok(self.send_to_current(&mut state))
+        self.send_to_current(&mut state);
+        Ok(())
     }
 
     /// Closes the old ledger in the chain and adds the next; the list that is to be stored.
@@ -163,8 +177,10 @@ impl Inner {
         }
     }
 
-    pub(super) async fn close_current(&self) -> Result<(), CloseError> {
-        // A rollover that runs is waited for: it still sends what was taken.
+    pub(super) async fn close_current(self: &Arc<Self>) -> Result<(), CloseError> {
+        // A rollover that is due or runs is waited for: it still sends what was taken. No other
+        // follows it, since nothing more is taken. It fails only together with its runtime.
+        let _ = self.start_rollover().await;
         let mut version = self.record.lock().await;
         if let Intake::Refused(Refusal::Fenced { .. }) = self.state.lock().intake {
             return Err(CloseError::Fenced { topic: self.topic.clone() });

@@ -2,7 +2,7 @@ use georepl_storage::fault::{Fault, ReleaseOrder};
 use georepl_storage::{Advice, BookieError, Password};
 
 use super::*;
-use crate::testing::{NAME, Region, append, payloads};
+use crate::testing::{NAME, Region, Silence, append, payloads};
 
 async fn stored_record(region: &Region) -> TopicRecord {
     let key = "managed-ledgers/acme/eu/persistent/orders";
@@ -240,4 +240,105 @@ async fn topic_with_a_ledger_in_doubt_is_not_opened_and_says_why() {
         region.faults.heal(bookie);
     }
     assert_eq!(region.topic().await.end(), Offset::new(1));
+}
+
+/// The record is still held by somebody at the moment when the next ledger becomes full, as a
+/// rollover does that has just begun that ledger.
+#[tokio::test]
+async fn rollover_waits_for_the_record() {
+    let topic = Region::new().topic().await;
+    let rolling = topic.0.record.lock().await;
+    let permit = topic.reserve(1_000).await.unwrap();
+    let mut batch = topic.append_batch(permit, payloads(9));
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    assert!(is_pending(&mut batch), "four entries fit, five wait");
+    assert_eq!(topic.end(), Offset::new(4));
+    drop(rolling);
+    assert_eq!(batch.await.unwrap().len(), 9);
+    append(&topic, 3).await;
+}
+
+/// A close that gets to the record before a rollover that is due.
+#[tokio::test]
+async fn close_lets_a_rollover_that_is_due_send_what_was_taken() {
+    let region = Region::new();
+    let topic = region.topic().await;
+    let rolling = topic.0.record.lock().await;
+    let permit = topic.reserve(1_000).await.unwrap();
+    let batch = topic.append_batch(permit, payloads(9));
+    let close = topic.close();
+    drop(rolling);
+    let (closed, positions) = tokio::join!(close, batch);
+    assert_eq!((closed, positions.unwrap().len()), (Ok(()), 9));
+    assert_eq!(region.topic().await.end(), Offset::new(9));
+}
+
+/// Every entry fills its ledger, so that appends meet rollovers at every point of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn appends_of_many_threads_survive_every_rollover() {
+    const APPENDERS: u64 = 4;
+    const ENTRIES: u64 = 50;
+    let config = ManagedLedgerConfig { ledger_entries_max: 1, ..Default::default() };
+    let topic = Region::new().topic_with(config).await;
+    let appenders = (0..APPENDERS).map(|_| {
+        let topic = topic.clone();
+        tokio::spawn(async move {
+            for _ in 0..ENTRIES {
+                topic.append("x".into()).await.unwrap();
+            }
+        })
+    });
+    for appender in appenders.collect::<Vec<_>>() {
+        appender.await.unwrap();
+    }
+    assert_eq!(topic.end(), Offset::new(APPENDERS * ENTRIES));
+}
+
+fn is_pending(batch: &mut AppendBatch) -> bool {
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    std::pin::Pin::new(batch).poll(&mut context).is_pending()
+}
+
+fn key() -> String {
+    topic_key(&persistence_path(NAME).unwrap())
+}
+
+#[tokio::test(start_paused = true)]
+async fn rollover_goes_on_when_only_the_answer_of_the_store_is_missing() {
+    let region = Region::new();
+    let topic = region.topic().await;
+    append(&topic, 3).await;
+    region.store.keep_silent(&key(), Silence::Made);
+    assert_eq!(append(&topic, 3).await.len(), 3);
+    assert_eq!(topic.refusal(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn record_that_is_written_late_lists_no_ledger_that_is_gone() {
+    let region = Region::new();
+    let topic = region.topic().await;
+    append(&topic, 3).await;
+    region.store.keep_silent(&key(), Silence::Late);
+    let permit = topic.reserve(100).await.unwrap();
+    let error = topic.append_batch(permit, payloads(2)).await.unwrap_err();
+    assert!(!error.outcome_known(), "one of the two was written: {error}");
+    let refusal = topic.refusal().expect("the topic stopped");
+    assert!(refusal.to_string().contains("no answer within 10s"), "{refusal}");
+
+    region.store.make_late().await.unwrap();
+    for listed in stored_record(&region).await.ledgers {
+        region.client.open(listed.ledger, &Password::default()).await.expect("it is there");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn topic_whose_store_keeps_silent_is_not_opened_for_ever() {
+    let region = Region::new();
+    region.store.keep_silent(&key(), Silence::Late);
+    let (client, store) = (region.client.clone(), region.store.clone());
+    let config = ManagedLedgerConfig::default();
+    let error = ManagedLedger::open(NAME, client, store, config).await.unwrap_err();
+    assert_eq!(error.advice(), Advice::Retry, "{error}");
 }
