@@ -13,6 +13,10 @@ pub(crate) const LINE_BYTES_MAX: usize = (5 << 20) - (32 << 10);
 /// All lines together, which are kept in memory.
 const INPUT_BYTES_MAX: usize = 1 << 30;
 
+/// What a line costs beside its bytes: its handle, the growth of the list of handles, and what the
+/// allocator adds. Without it, empty lines would have no bound.
+const LINE_BYTES: usize = 128;
+
 /// Lines of bytes; they need not be text.
 #[derive(Clone, Debug)]
 pub(crate) struct Input(Vec<Bytes>);
@@ -29,31 +33,32 @@ pub(crate) enum InputError {
     )]
     LineTooLong { name: String, line: usize },
     #[error(
-        "{name} is larger than {INPUT_BYTES_MAX} bytes, which are kept in memory: give a part of it"
+        "{name} is larger than {bytes_max} bytes, which are kept in memory, with {LINE_BYTES} \
+         counted for each line: give a part of it"
     )]
-    TooLarge { name: String },
+    TooLarge { name: String, bytes_max: usize },
 }
 
 impl Input {
     /// The lines of a file, of standard input for `-`, or those that come with the program.
     pub(crate) fn open(path: Option<&Path>) -> Result<Self, InputError> {
         match path {
-            None => Self::read("the built-in input", EARTHQUAKES),
+            None => Self::read("the built-in input", EARTHQUAKES, INPUT_BYTES_MAX),
             Some(path) if path == Path::new("-") => {
-                Self::read("standard input", io::stdin().lock())
+                Self::read("standard input", io::stdin().lock(), INPUT_BYTES_MAX)
             }
             Some(path) => {
                 let name = path.display().to_string();
                 match File::open(path) {
-                    Ok(file) => Self::read(&name, BufReader::new(file)),
+                    Ok(file) => Self::read(&name, BufReader::new(file), INPUT_BYTES_MAX),
                     Err(error) => Err(InputError::Unreadable { name, error }),
                 }
             }
         }
     }
 
-    /// Reads to the end. An empty line is a message too.
-    fn read(name: &str, mut reader: impl BufRead) -> Result<Self, InputError> {
+    /// Reads to the end, or until it is too much. An empty line is a message too.
+    fn read(name: &str, mut reader: impl BufRead, bytes_max: usize) -> Result<Self, InputError> {
         let name = || name.to_owned();
         let (mut lines, mut bytes) = (Vec::new(), 0);
         loop {
@@ -71,9 +76,9 @@ impl Input {
             if line.len() > LINE_BYTES_MAX {
                 return Err(InputError::LineTooLong { name: name(), line: lines.len() + 1 });
             }
-            bytes += line.len();
-            if bytes > INPUT_BYTES_MAX {
-                return Err(InputError::TooLarge { name: name() });
+            bytes += line.len() + LINE_BYTES;
+            if bytes > bytes_max {
+                return Err(InputError::TooLarge { name: name(), bytes_max });
             }
             lines.push(Bytes::from(line));
         }
@@ -94,7 +99,7 @@ mod tests {
     use super::*;
 
     fn read(bytes: &[u8]) -> Result<Input, String> {
-        Input::read("it", bytes).map_err(|error| error.to_string())
+        Input::read("it", bytes, INPUT_BYTES_MAX).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -119,6 +124,28 @@ mod tests {
         assert_eq!(read(&bytes).unwrap().message(1).len(), LINE_BYTES_MAX);
         bytes.insert(6, b'x');
         assert!(read(&bytes).unwrap_err().contains("line 2 of it is longer"));
+    }
+
+    #[test]
+    fn endless_input_is_refused_however_short_its_lines_are() {
+        for line in [&b"\n"[..], b"a line\n", &[b'x'; 1_000], b"\xff"] {
+            let endless = std::iter::repeat(line.iter().chain(b"\n")).flatten().copied();
+            let mut endless = endless.take(64 << 20);
+            let reader = BufReader::new(Bytewise(&mut endless));
+            let error = Input::read("it", reader, 1 << 20).unwrap_err();
+            assert!(matches!(error, InputError::TooLarge { .. }), "{error}");
+            let left = endless.count();
+            assert!(left > 60 << 20, "it stops reading soon: {left} left");
+        }
+    }
+
+    /// Reads what an iterator gives.
+    struct Bytewise<'a, I>(&'a mut I);
+
+    impl<I: Iterator<Item = u8>> Read for Bytewise<'_, I> {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            Ok(buffer.iter_mut().zip(&mut *self.0).map(|(to, byte)| *to = byte).count())
+        }
     }
 
     #[test]
