@@ -8,9 +8,7 @@ pub struct Facts<'a> {
     frame: &'a Frame,
     replicated_from: Option<&'a str>,
     has_replicate_to: bool,
-    publish_time_ms: u64,
     messages: u32,
-    marker_type: Option<i32>,
     in_transaction: bool,
 }
 
@@ -20,9 +18,7 @@ impl<'a> Facts<'a> {
             frame,
             replicated_from: None,
             has_replicate_to: false,
-            publish_time_ms: 0,
             messages: 1,
-            marker_type: None,
             in_transaction: false,
         };
         let mut missing = REQUIRED;
@@ -40,7 +36,7 @@ impl<'a> Facts<'a> {
     /// Of a field that occurs more than once the last counts, as protobuf has it.
     fn take(&mut self, field: &Field<'a>) -> Result<(), FrameError> {
         match (field.number, &field.value) {
-            (PUBLISH_TIME, Value::Varint(value)) => self.publish_time_ms = *value,
+            (PUBLISH_TIME | MARKER_TYPE, Value::Varint(_)) => {}
             (REPLICATED_FROM, Value::Bytes(value)) => {
                 let cluster = std::str::from_utf8(value);
                 self.replicated_from = Some(cluster.map_err(|e| bad(e.to_string()))?);
@@ -49,8 +45,6 @@ impl<'a> Facts<'a> {
             (NUM_MESSAGES_IN_BATCH, Value::Varint(value)) => {
                 self.messages = u32::try_from(*value).unwrap_or(1).max(1);
             }
-            // Negative numbers are sign-extended to 64 bits; the lower half is the i32.
-            (MARKER_TYPE, Value::Varint(value)) => self.marker_type = Some(*value as i32),
             (TXNID_LEAST_BITS | TXNID_MOST_BITS, Value::Varint(_)) => self.in_transaction = true,
             (
                 PUBLISH_TIME
@@ -86,19 +80,9 @@ impl<'a> Facts<'a> {
             })
     }
 
-    /// When its producer made it, in milliseconds since 1970.
-    pub fn publish_time_ms(&self) -> u64 {
-        self.publish_time_ms
-    }
-
     /// The messages in it, at least 1.
     pub fn messages(&self) -> u32 {
         self.messages
-    }
-
-    /// Set on entries that brokers write for themselves.
-    pub fn marker_type(&self) -> Option<i32> {
-        self.marker_type
     }
 
     /// Whether it belongs to a transaction of its cluster.
