@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use georepl_cursor::{CloseError, ManagedLedger, ManagedLedgerConfig};
+use georepl_cursor::{CloseError, ManagedLedger, ManagedLedgerConfig, Refusal};
 use georepl_replicator::{EmbeddedTopic, EmbeddedTopicConfig, EmbeddedTopics};
 use georepl_storage::{
-    BookieId, ClientConfig, LedgerClient, MemoryBookieRegistry, MemoryBookies, MemoryMetadataStore,
-    MetadataStore,
+    Advice, BookieId, ClientConfig, LedgerClient, MemoryBookieRegistry, MemoryBookies,
+    MemoryMetadataStore, MetadataStore,
 };
 use tokio::sync::Mutex;
 
@@ -43,7 +43,15 @@ pub struct CloseRegionError {
     error: CloseError,
 }
 
-/// A region in memory. Its topics are made when they are first asked for, and kept.
+impl CloseRegionError {
+    /// What to do about it.
+    pub const fn advice(&self) -> Advice {
+        self.error.advice()
+    }
+}
+
+/// A region in memory. Its topics are made when they are first asked for, and kept. A topic whose
+/// log failed is opened again when it is next asked for; its cursors must be opened again too.
 #[derive(Debug)]
 pub struct Region {
     name: Arc<str>,
@@ -51,7 +59,7 @@ pub struct Region {
     bookies: Arc<MemoryBookies>,
     store: Arc<MemoryMetadataStore>,
     client: LedgerClient,
-    topics: Mutex<BTreeMap<String, EmbeddedTopic>>,
+    topics: Arc<Mutex<BTreeMap<String, EmbeddedTopic>>>,
 }
 
 impl Region {
@@ -66,7 +74,7 @@ impl Region {
         let registry = Arc::new(MemoryBookieRegistry::new(ids));
         let client =
             LedgerClient::new(bookies.clone(), store.clone(), registry, ClientConfig::default());
-        Self { name, config, bookies, store, client, topics: Mutex::default() }
+        Self { name, config, bookies, store, client, topics: Arc::default() }
     }
 
     /// The region's name, which is its cluster's.
@@ -114,16 +122,45 @@ impl Region {
 impl EmbeddedTopics for Region {
     async fn topic(&self, name: &str) -> Result<EmbeddedTopic, Arc<str>> {
         // Held while the topic is opened, so that it is opened once.
-        let mut topics = self.topics.lock().await;
-        if let Some(topic) = topics.get(name) {
-            return Ok(topic.clone());
-        }
-        let (client, store) = (self.client.clone(), self.store.clone());
-        let ledger = ManagedLedger::open(name, client, store, self.config.ledgers.clone()).await;
-        let ledger = ledger.map_err(|error| Arc::<str>::from(error.to_string()))?;
-        let topic = EmbeddedTopic::new(ledger, self.config.topics.clone());
-        let topic = topic.map_err(|error| Arc::<str>::from(error.to_string()))?;
-        topics.insert(name.to_owned(), topic.clone());
-        Ok(topic)
+        let mut topics = Arc::clone(&self.topics).lock_owned().await;
+        let failed = match topics.get(name) {
+            None => None,
+            Some(topic) => match topic.ledger().refusal() {
+                None => return Ok(topic.clone()),
+                Some(Refusal::WriteFailed { .. }) => Some(topic.clone()),
+                // Whoever closed or took it has decided that it ends here.
+                Some(refusal @ (Refusal::Closed { .. } | Refusal::Fenced { .. })) => {
+                    return Err(words(refusal));
+                }
+            },
+        };
+        let (client, store, config) = (self.client.clone(), self.store(), self.config.clone());
+        let name = name.to_owned();
+        // A task of its own, so that a caller who goes leaves no log behind that is open and not
+        // known to anybody.
+        let opening = tokio::spawn(async move {
+            if let Some(failed) = &failed {
+                failed.ledger().close().await.map_err(words)?;
+            }
+            let log = ManagedLedger::open(&name, client, store, config.ledgers).await;
+            let log = log.map_err(words)?;
+            let opened = match &failed {
+                None => EmbeddedTopic::new(log.clone(), config.topics).map_err(words),
+                Some(failed) => failed.reopen(log.clone()).await.map_err(words),
+            };
+            match &opened {
+                Ok(topic) => drop(topics.insert(name, topic.clone())),
+                Err(_) => log.close().await.map_err(words)?,
+            }
+            opened
+        });
+        opening.await.unwrap_or_else(|error| Err(words(error)))
     }
 }
+
+fn words(error: impl ToString) -> Arc<str> {
+    error.to_string().into()
+}
+
+#[cfg(test)]
+mod tests;

@@ -35,7 +35,8 @@ pub use producer::target;
 pub use producer::{
     EmbeddedRemote, EmbeddedTopic, EmbeddedTopicConfig, EmbeddedTopics, EventSink, FaultCounts,
     FaultyRemote, NewTopicError, OpenedSession, Opening, Prepared, PublishError, ReleaseOrder,
-    RemoteFaults, RemoteProducer, RemoteSession, SessionEvent, SessionEvents, WallClock,
+    RemoteFaults, RemoteProducer, RemoteSession, ReopenError, SessionEvent, SessionEvents,
+    WallClock,
 };
 pub use session::{
     Incarnation, OpenError, Outgoing, Receipt, Refusal, SessionId, Source, Watermark,

@@ -3,25 +3,33 @@
 //! Local publishers and sessions of sources meet in [`EmbeddedTopic`]. One short lock is held while
 //! entries get their index, are tested against the source's watermark and are handed to the managed
 //! ledger, so that the order of the decisions is the order of the log.
+//!
+//! A log that has failed takes nothing any more. Its owner opens it again, and
+//! [`EmbeddedTopic::reopen`] goes on in it with what is known of the sources.
 
-use std::collections::BTreeMap;
+mod reopen;
+mod serving;
+
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
-use georepl_cursor::{AppendBatch, AppendError, ManagedLedger, Position};
-use georepl_storage::Mailbox;
+use georepl_cursor::{AppendError, ManagedLedger, Offset, Position, Refusal};
+use georepl_storage::Advice;
 use parking_lot::Mutex;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
-use super::remote::{
-    OpenedSession, Opening, Prepared, RemoteProducer, RemoteSession, SessionEvents,
-};
-use super::target::{self, Answered, Target, Verdict};
+pub use reopen::ReopenError;
+#[cfg(test)]
+pub(super) use serving::{BATCH_BYTES_MAX, next_batch};
+
+use super::remote::{OpenedSession, Opening, RemoteProducer, SessionEvents};
+use super::target::{self, Target};
 use crate::message::{BrokerEntryMetadata, Frame, FrameError, Unstamped};
-use crate::session::{OpenError, Outgoing, Receipt, Refusal, SessionId, Source, Watermark};
+use crate::session::{Incarnation, OpenError, SessionId, Source, Watermark};
 
 /// Tells the time of day.
 pub type WallClock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
@@ -29,8 +37,10 @@ pub type WallClock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
 /// Settings of an [`EmbeddedTopic`].
 #[derive(Clone)]
 pub struct EmbeddedTopicConfig {
-    /// The largest frame that is taken. At least [`Unstamped::ROOM_BYTES`] below the largest entry
-    /// of the managed ledger. Default 5 MiB - 64 KiB.
+    /// The largest frame that local publishers may give, in bytes. At least
+    /// [`EmbeddedTopic::ROOM_BYTES`] below the largest entry of the managed ledger. What comes from
+    /// other clusters is only limited by that entry, so that of two equal regions each takes what
+    /// was published in the other. Default 5 MiB - 32 KiB.
     pub frame_bytes_max: usize,
     /// Where the timestamps of stored entries come from. Default the system's clock.
     pub clock: WallClock,
@@ -38,7 +48,7 @@ pub struct EmbeddedTopicConfig {
 
 impl Default for EmbeddedTopicConfig {
     fn default() -> Self {
-        Self { frame_bytes_max: (5 << 20) - (64 << 10), clock: Arc::new(SystemTime::now) }
+        Self { frame_bytes_max: (5 << 20) - (32 << 10), clock: Arc::new(SystemTime::now) }
     }
 }
 
@@ -56,13 +66,41 @@ pub struct EmbeddedTopic(Arc<Inner>);
 
 /// Why a topic cannot take entries of other clusters.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "topic {topic} already has {entries} entries: which entries of other clusters are among them \
-     is not known, so what they send again would be stored twice; use a new topic"
-)]
-pub struct NewTopicError {
-    topic: String,
-    entries: u64,
+pub enum NewTopicError {
+    /// The log has a history.
+    #[error(
+        "topic {topic} already has {entries} entries: which entries of other clusters are among \
+         them is not known, so what they send again would be stored twice; use a new topic"
+    )]
+    NotEmpty {
+        /// The topic.
+        topic: String,
+        /// Its entries.
+        entries: u64,
+    },
+    /// The largest frame, as it is stored, would be no entry.
+    #[error(
+        "topic {topic} is to take frames of {frame_bytes_max} bytes, but its entries have at most \
+         {entry_bytes_max}; leave {} bytes between the two",
+        EmbeddedTopic::ROOM_BYTES
+    )]
+    FramesTooLarge {
+        /// The topic.
+        topic: String,
+        /// The limit of frames.
+        frame_bytes_max: usize,
+        /// The limit of entries.
+        entry_bytes_max: usize,
+    },
+}
+
+impl NewTopicError {
+    /// What to do about it.
+    pub const fn advice(&self) -> Advice {
+        match self {
+            Self::NotEmpty { .. } | Self::FramesTooLarge { .. } => Advice::GiveUp,
+        }
+    }
 }
 
 /// Why messages were not published.
@@ -91,6 +129,16 @@ pub enum PublishError {
     Append(#[from] AppendError),
 }
 
+impl PublishError {
+    /// What to do about it.
+    pub const fn advice(&self) -> Advice {
+        match self {
+            Self::Frame { .. } | Self::TooLarge { .. } => Advice::GiveUp,
+            Self::Append(error) => error.advice(),
+        }
+    }
+}
+
 struct Inner {
     ledger: ManagedLedger,
     config: EmbeddedTopicConfig,
@@ -109,7 +157,18 @@ struct State {
 /// What comes in from one source.
 struct Inbound {
     target: Target,
+    /// The accepted entries that are not known to be durable, in the order of the log. Bounded by
+    /// the topic's byte budget and the replicator's window.
+    in_doubt: VecDeque<Placed>,
     waiting: Option<(SessionId, oneshot::Sender<OpenAnswer>)>,
+}
+
+/// An accepted entry and the place that it has in the log if its append succeeds.
+#[derive(Clone, Copy)]
+struct Placed {
+    offset: Offset,
+    incarnation: Incarnation,
+    entry: Watermark,
 }
 
 type OpenAnswer = Result<Option<Watermark>, OpenError>;
@@ -121,15 +180,33 @@ struct Checked {
 }
 
 impl EmbeddedTopic {
+    /// What a frame may grow by until it is an entry of another region: by the origin and the
+    /// position that the splice adds, for clusters with names of up to 900 bytes, and by the stamp.
+    pub const ROOM_BYTES: usize = SPLICE_BYTES_MAX + Unstamped::ROOM_BYTES;
+
     /// A topic in `ledger`, which must be empty.
     ///
     /// # Errors
     /// [`NewTopicError`].
     pub fn new(ledger: ManagedLedger, config: EmbeddedTopicConfig) -> Result<Self, NewTopicError> {
-        match ledger.end().get() {
-            0 => Ok(Self(Arc::new(Inner { ledger, config, state: Mutex::default() }))),
-            entries => Err(NewTopicError { topic: ledger.name().to_owned(), entries }),
+        let entries = ledger.end().get();
+        if entries > 0 {
+            return Err(NewTopicError::NotEmpty { topic: ledger.name().to_owned(), entries });
         }
+        Self::with_state(ledger, config, State::default())
+    }
+
+    fn with_state(
+        ledger: ManagedLedger,
+        config: EmbeddedTopicConfig,
+        state: State,
+    ) -> Result<Self, NewTopicError> {
+        let (frame_bytes_max, entry_bytes_max) = (config.frame_bytes_max, ledger.entry_bytes_max());
+        if frame_bytes_max.saturating_add(Self::ROOM_BYTES) > entry_bytes_max {
+            let topic = ledger.name().to_owned();
+            return Err(NewTopicError::FramesTooLarge { topic, frame_bytes_max, entry_bytes_max });
+        }
+        Ok(Self(Arc::new(Inner { ledger, config, state: Mutex::new(state) })))
     }
 
     /// The log.
@@ -148,8 +225,8 @@ impl EmbeddedTopic {
 
     /// Publishes messages in the order given, and waits until all are durable.
     ///
-    /// Waits while the topic's byte budget is used up. If the future is dropped, all messages may
-    /// be in the topic or none.
+    /// Waits while the topic's byte budget is used up. If the future is dropped, or the outcome is
+    /// unknown, the first of the messages may be in the topic, or all of them, or none.
     ///
     /// # Errors
     /// [`PublishError`]. A frame that is damaged or too large keeps the whole batch out.
@@ -176,7 +253,7 @@ impl EmbeddedTopic {
             inner.ledger.append_batch(permit, entries)
         };
         append.await.map_err(|error| {
-            inner.fail(&error);
+            inner.append_failed(&error);
             error.into()
         })
     }
@@ -188,6 +265,9 @@ impl EmbeddedTopic {
         events: SessionEvents,
     ) -> Result<OpenedSession, OpenError> {
         let Opening { source, session, incarnation } = opening;
+        if let Some(refusal) = self.0.ledger.refusal() {
+            self.0.fail(&refusal);
+        }
         let answer = {
             let mut state = self.0.state.lock();
             if let Some(message) = &state.failed {
@@ -195,6 +275,7 @@ impl EmbeddedTopic {
             }
             let inbound = state.sources.entry(source.clone()).or_insert_with(|| Inbound {
                 target: Target::new(incarnation, None),
+                in_doubt: VecDeque::new(),
                 waiting: None,
             });
             match inbound.target.open(session, incarnation) {
@@ -215,10 +296,8 @@ impl EmbeddedTopic {
             Ok(watermark) => watermark,
             Err(receiver) => receiver.await.expect("every waiting opening is answered")?,
         };
-        let inbox = Arc::new(Mailbox::new());
-        let serving = Serving { topic: self.clone(), source, events, inbox: inbox.clone() };
-        tokio::spawn(serving.run());
-        Ok(OpenedSession { watermark, session: Box::new(EmbeddedSession { inbox }) })
+        let session = serving::start(self.clone(), source, incarnation, events);
+        Ok(OpenedSession { watermark, session })
     }
 }
 
@@ -228,10 +307,21 @@ impl Inner {
         u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// An append failed. The ledger takes no more, so no session can go on; whether what was under
-    /// way is stored is known only to whoever opens the topic again.
-    fn fail(&self, error: &AppendError) {
-        let message: Arc<str> = error.to_string().into();
+    fn append_failed(&self, error: &AppendError) {
+        match error {
+            AppendError::Refused(refusal) | AppendError::OutcomeUnknown(refusal) => {
+                self.fail(refusal);
+            }
+            AppendError::EntryTooLarge { .. } | AppendError::BeyondPermit { .. } => {
+                unreachable!("frames are checked so that they fit entries and permits: {error}")
+            }
+        }
+    }
+
+    /// The log takes no more, so no session can go on; whether what was under way is stored is
+    /// known only to whoever opens the log again.
+    fn fail(&self, refusal: &Refusal) {
+        let message: Arc<str> = refusal.to_string().into();
         let mut state = self.state.lock();
         for inbound in state.sources.values_mut() {
             inbound.target.failed();
@@ -242,6 +332,9 @@ impl Inner {
         state.failed.get_or_insert(message);
     }
 }
+
+/// The encoded origin and source position, with the names of their fields.
+const SPLICE_BYTES_MAX: usize = 1 << 10;
 
 impl State {
     /// Gives an entry its place among the topic's messages.
@@ -262,192 +355,6 @@ fn check(buffer: &mut BytesMut, head: Bytes, payload: &[u8]) -> Result<Checked, 
     let messages = Frame::parse(head)?.facts()?.messages();
     Ok(Checked { frame, messages })
 }
-
-/// A session's sends on their way to its task.
-struct EmbeddedSession {
-    /// Bounded by the replicator's window.
-    inbox: Arc<Mailbox<Outgoing<Prepared>>>,
-}
-
-impl RemoteSession for EmbeddedSession {
-    fn submit(&mut self, batch: Vec<Outgoing<Prepared>>) {
-        self.inbox.extend(batch);
-    }
-}
-
-impl Drop for EmbeddedSession {
-    fn drop(&mut self) {
-        self.inbox.close();
-    }
-}
-
-/// The task of one session.
-struct Serving {
-    topic: EmbeddedTopic,
-    source: Source,
-    events: SessionEvents,
-    inbox: Arc<Mailbox<Outgoing<Prepared>>>,
-}
-
-/// Sends that were decided on. The receipts leave when the append is durable; so do those of
-/// duplicates among them, whose originals may be in an append before this one.
-struct Decided {
-    append: Option<AppendBatch>,
-    taken: usize,
-    receipts: Vec<Receipt>,
-}
-
-/// Why a session's task takes no more sends.
-enum Over {
-    /// A newer session was opened.
-    Stale,
-    /// The topic takes no appends.
-    Failed(AppendError),
-}
-
-impl Serving {
-    /// Runs until the session is dropped and what was submitted is decided, or until it is lost.
-    async fn run(self) {
-        // Bounded by the topic's byte budget and the replicator's window.
-        let (decided, decisions) = mpsc::unbounded_channel();
-        tokio::join!(self.take_sends(decided), self.answer(decisions));
-        // A session that was lost may be held for a while; what it submits goes nowhere.
-        self.inbox.close();
-    }
-
-    async fn take_sends(&self, decided: mpsc::UnboundedSender<Decided>) {
-        let mut sends = Vec::new();
-        while self.inbox.recv_into(&mut sends).await.is_ok() {
-            let mut rest = std::mem::take(&mut sends).into_iter().peekable();
-            while rest.peek().is_some() {
-                match self.decide(next_batch(&mut rest)).await {
-                    // Nobody answers any more: the session was lost.
-                    Ok(decision) => match decided.send(decision) {
-                        Ok(()) => {}
-                        Err(_) => return,
-                    },
-                    Err(Over::Stale) => {
-                        return self.events.lost("a newer session of the source was opened");
-                    }
-                    Err(Over::Failed(error)) => {
-                        self.topic.0.fail(&error);
-                        return self.events.lost(error.to_string());
-                    }
-                }
-            }
-        }
-    }
-
-    /// Session check, watermark rule and append are one step under the topic's lock.
-    async fn decide(&self, batch: Vec<Outgoing<Prepared>>) -> Result<Decided, Over> {
-        let inner = &*self.topic.0;
-        let bytes = batch.iter().map(|sent| sent.entry.frame_bytes() + Unstamped::ROOM_BYTES).sum();
-        let mut buffer = BytesMut::with_capacity(bytes);
-        let checked: Vec<_> = batch.into_iter().map(|sent| self.check(&mut buffer, sent)).collect();
-        let permit = inner.ledger.reserve(bytes as u64).await.map_err(Over::Failed)?;
-
-        let mut receipts = Vec::with_capacity(checked.len());
-        let mut entries = Vec::with_capacity(checked.len());
-        let mut state = inner.state.lock();
-        let broker_timestamp = inner.timestamp_ms();
-        for Outgoing { previous, position, entry } in checked {
-            let (checksum, entry) = match entry {
-                Ok(good) => good,
-                // It is not offered, so it leaves no trace, and what follows it meets a gap.
-                Err(refusal) => {
-                    receipts.push(Receipt::Refused(position, refusal));
-                    continue;
-                }
-            };
-            let inbound = state.sources.get_mut(&self.source).expect("a source stays known");
-            let entry_at_source = Watermark { position, checksum };
-            receipts.push(
-                match inbound.target.offer(self.events.session(), previous, entry_at_source) {
-                    Verdict::Take => {
-                        entries.push(state.stamp(entry, broker_timestamp));
-                        Receipt::Published(position)
-                    }
-                    Verdict::Duplicate | Verdict::InProgress => Receipt::Duplicate(position),
-                    Verdict::Gap => Receipt::Gap(position),
-                    // The lock is held, so the first entry that is offered is stale or none is.
-                    Verdict::Stale => return Err(Over::Stale),
-                },
-            );
-        }
-        let taken = entries.len();
-        let append = (taken > 0).then(|| inner.ledger.append_batch(permit, entries));
-        Ok(Decided { append, taken, receipts })
-    }
-
-    fn check(
-        &self,
-        buffer: &mut BytesMut,
-        sent: Outgoing<Prepared>,
-    ) -> Outgoing<Result<(u32, Checked), Refusal>> {
-        let Outgoing { previous, position, entry } = sent;
-        let (bytes, bytes_max) = (entry.frame_bytes(), self.topic.0.config.frame_bytes_max);
-        let entry = if bytes > bytes_max {
-            let message = format!("a frame of {bytes} bytes is above the limit of {bytes_max}");
-            Err(Refusal { message: message.into() })
-        } else {
-            match check(buffer, entry.head, &entry.payload) {
-                Ok(checked) => Ok((entry.checksum, checked)),
-                Err(error) => Err(Refusal { message: error.to_string().into() }),
-            }
-        };
-        Outgoing { previous, position, entry }
-    }
-
-    async fn answer(&self, mut decisions: mpsc::UnboundedReceiver<Decided>) {
-        while let Some(Decided { append, taken, receipts }) = decisions.recv().await {
-            if let Some(append) = append {
-                match append.await {
-                    Ok(_) => self.durable(taken),
-                    Err(error) => {
-                        self.topic.0.fail(&error);
-                        return self.events.lost(error.to_string());
-                    }
-                }
-            }
-            self.events.receipts(receipts);
-        }
-    }
-
-    fn durable(&self, appends: usize) {
-        let mut state = self.topic.0.state.lock();
-        // After a failure the target counts no appends any more.
-        if state.failed.is_some() {
-            return;
-        }
-        let inbound = state.sources.get_mut(&self.source).expect("a source stays known");
-        if let Some(Answered { session, watermark }) = inbound.target.durable(appends)
-            && let Some((waits, waiting)) = inbound.waiting.take()
-        {
-            assert_eq!(waits, session, "only the newest opening waits");
-            // Nobody may wait any more; then the session is open and nothing is sent in it.
-            let _ = waiting.send(Ok(watermark));
-        }
-    }
-}
-
-/// The next sends up to [`BATCH_BYTES_MAX`], at least one.
-pub(super) fn next_batch(
-    sends: &mut std::iter::Peekable<impl Iterator<Item = Outgoing<Prepared>>>,
-) -> Vec<Outgoing<Prepared>> {
-    let mut bytes = 0;
-    let mut batch = Vec::new();
-    while let Some(sent) = sends
-        .next_if(|sent| batch.is_empty() || bytes + sent.entry.frame_bytes() <= BATCH_BYTES_MAX)
-    {
-        bytes += sent.entry.frame_bytes();
-        batch.push(sent);
-    }
-    batch
-}
-
-/// The largest append of a session: many entries, and a small part of the topic's byte budget, which
-/// it must not take from local publishers at once.
-pub(super) const BATCH_BYTES_MAX: usize = 1 << 20;
 
 /// Finds the topics of an embedded region.
 #[async_trait]

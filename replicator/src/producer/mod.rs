@@ -14,7 +14,7 @@ mod tests;
 #[cfg(feature = "io")]
 pub use embedded::{
     EmbeddedRemote, EmbeddedTopic, EmbeddedTopicConfig, EmbeddedTopics, NewTopicError,
-    PublishError, WallClock,
+    PublishError, ReopenError, WallClock,
 };
 #[cfg(feature = "io")]
 pub use faulty::{FaultCounts, FaultyRemote, ReleaseOrder, RemoteFaults};

@@ -183,9 +183,9 @@ impl Target {
         self.durable
     }
 
-    /// Appends that are accepted and not yet durable.
-    pub fn in_progress(&self) -> usize {
-        self.in_progress.len()
+    /// The newest incarnation of the source.
+    pub fn incarnation(&self) -> Incarnation {
+        self.incarnation
     }
 
     /// Renames sessions, so that an exploration recognises situations that differ in nothing else.

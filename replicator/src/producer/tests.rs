@@ -9,13 +9,13 @@ use bytes::Bytes;
 use georepl_cursor::{ManagedLedger, ManagedLedgerConfig, Offset, Position};
 use georepl_storage::fault::{self as storage_fault, Fault, FaultTransport};
 use georepl_storage::{
-    BookieError, BookieId, ClientConfig, LedgerClient, Mailbox, MemoryBookieRegistry,
+    Advice, BookieError, BookieId, ClientConfig, LedgerClient, Mailbox, MemoryBookieRegistry,
     MemoryBookies, MemoryMetadataStore,
 };
 
 use super::embedded::{BATCH_BYTES_MAX, next_batch};
 use super::*;
-use crate::message::{Frame, MessageMetadata, Splicer, compose};
+use crate::message::{Frame, MessageMetadata, Splicer, Unstamped, compose};
 use crate::session::{Incarnation, OpenError, Outgoing, Receipt, SessionId, Source, Watermark};
 
 const TOPIC: &str = "persistent://acme/eu/orders";
@@ -24,8 +24,12 @@ const TOPIC: &str = "persistent://acme/eu/orders";
 struct Region {
     bookies: [BookieId; 3],
     faults: Arc<FaultTransport>,
+    store: Arc<MemoryMetadataStore>,
+    client: LedgerClient,
     topic: EmbeddedTopic,
 }
+
+const FRAME_BYTES_MAX: usize = 1_000;
 
 struct OneTopic(EmbeddedTopic);
 
@@ -45,11 +49,24 @@ impl Region {
         let registry = Arc::new(MemoryBookieRegistry::new(bookies.clone()));
         let client =
             LedgerClient::new(faults.clone(), store.clone(), registry, ClientConfig::default());
-        let ledger = ManagedLedger::open(TOPIC, client, store, ManagedLedgerConfig::default());
+        let ledger = ManagedLedger::open(TOPIC, client.clone(), store.clone(), Self::log_config());
         let clock: WallClock = Arc::new(|| UNIX_EPOCH + Duration::from_millis(1_700));
-        let config = EmbeddedTopicConfig { frame_bytes_max: 1_000, clock };
+        let config = EmbeddedTopicConfig { frame_bytes_max: FRAME_BYTES_MAX, clock };
         let topic = EmbeddedTopic::new(ledger.await.unwrap(), config).unwrap();
-        Self { bookies, faults, topic }
+        Self { bookies, faults, store, client, topic }
+    }
+
+    /// Entries with no more room than a topic asks for.
+    fn log_config() -> ManagedLedgerConfig {
+        let entry_bytes_max = FRAME_BYTES_MAX + EmbeddedTopic::ROOM_BYTES;
+        ManagedLedgerConfig { entry_bytes_max, ..Default::default() }
+    }
+
+    /// The topic's log, closed and opened again.
+    async fn log_again(&self) -> ManagedLedger {
+        self.topic.ledger().close().await.unwrap();
+        let (client, store) = (self.client.clone(), self.store.clone());
+        ManagedLedger::open(TOPIC, client, store, Self::log_config()).await.unwrap()
     }
 
     fn remote(&self) -> EmbeddedRemote {
@@ -66,6 +83,11 @@ impl Region {
             frames.extend(entries.into_iter().map(|entry| Frame::parse(entry.payload).unwrap()));
         }
         frames
+    }
+
+    async fn indexes(&self) -> Vec<Option<u64>> {
+        let entries = self.entries().await;
+        entries.iter().map(|e| e.broker_entry_metadata().unwrap().unwrap().index).collect()
     }
 
     async fn payloads(&self) -> Vec<Bytes> {
@@ -373,17 +395,159 @@ async fn an_opening_that_is_dropped_while_it_waits_does_not_hinder_the_next() {
 }
 
 #[tokio::test]
-async fn a_failed_append_loses_the_session_and_refuses_later_openings() {
+async fn a_failed_append_loses_the_session_and_the_reopened_log_goes_on() {
+    let mut region = Region::new().await;
+    let (remote, ear) = (region.remote(), Ear::default());
+    let mut opened = remote.open(opening(id(1)), ear.events(id(1))).await.unwrap();
+    opened.session.submit(vec![send(None, 1)]);
+    ear.receipts(id(1), 1).await;
+    inject(&region, Fault::Answer(BookieError::ReadOnly));
+    opened.session.submit(vec![send(Some(1), 2)]);
+    assert_eq!(ear.lost().await, id(1));
+    let error = remote.open(opening(id(2)), ear.events(id(2))).await.unwrap_err();
+    assert!(matches!(&error, OpenError::Unreachable(why) if why.contains("reopen")), "{error}");
+    let error = region.topic.publish(stored_at_source(1)).await.unwrap_err();
+    assert_eq!(error.advice(), Advice::Reopen, "{error}");
+
+    release(&region);
+    region.topic = region.topic.reopen(region.log_again().await).await.unwrap();
+    let remote = region.remote();
+    let error = remote.open(opening(id(1)), ear.events(id(1))).await.unwrap_err();
+    assert!(matches!(error, OpenError::LaterOwner { .. }), "sessions are remembered: {error}");
+    let mut opened = remote.open(opening(id(3)), ear.events(id(3))).await.unwrap();
+    assert_eq!(opened.watermark, mark(1), "2 was not stored");
+    opened.session.submit(vec![send(None, 1), send(Some(1), 2)]);
+    let expected = [Receipt::Duplicate(at(1)), Receipt::Published(at(2))];
+    assert_eq!(ear.receipts(id(3), 2).await, expected);
+    assert_eq!(region.payloads().await, payloads([1, 2]));
+    assert_eq!(region.indexes().await, [Some(0), Some(1)], "no index is given twice or left out");
+}
+
+/// The log fails after it acknowledged an entry, and before the session has heard of it.
+#[tokio::test]
+async fn an_entry_that_was_stored_when_the_log_failed_is_found_in_it() {
+    let mut region = Region::new().await;
+    let (remote, ear) = (region.remote(), Ear::default());
+    let mut opened = remote.open(opening(id(1)), ear.events(id(1))).await.unwrap();
+    inject(&region, Fault::HoldResponses);
+    opened.session.submit(vec![send(None, 1)]);
+    all_hold_answers(&region).await;
+    opened.session.submit(vec![send(Some(1), 2)]);
+    let closed = {
+        let mut closed = Box::pin(region.topic.ledger().close());
+        assert!(futures::poll!(&mut closed).is_pending(), "1 is not decided");
+        let error = remote.open(opening(id(2)), ear.events(id(2))).await.unwrap_err();
+        assert!(matches!(error, OpenError::Unreachable(_)), "{error}");
+        release(&region);
+        closed.await
+    };
+    assert_eq!(closed, Ok(()));
+
+    region.topic = region.topic.reopen(region.log_again().await).await.unwrap();
+    let heard = Ear::default();
+    let mut opened = region.remote().open(opening(id(3)), heard.events(id(3))).await.unwrap();
+    assert_eq!(opened.watermark, mark(1));
+    opened.session.submit(vec![send(Some(1), 2)]);
+    assert_eq!(heard.receipts(id(3), 1).await, [Receipt::Published(at(2))]);
+    assert_eq!(region.payloads().await, payloads([1, 2]));
+}
+
+#[tokio::test]
+async fn what_an_older_incarnation_stored_is_not_held_by_the_newer() {
+    let mut region = Region::new().await;
+    let (remote, ear) = (region.remote(), Ear::default());
+    let mut opened = remote.open(opening(id(1)), ear.events(id(1))).await.unwrap();
+    inject(&region, Fault::HoldResponses);
+    opened.session.submit(vec![send(None, 1)]);
+    all_hold_answers(&region).await;
+    let later = |session| Opening { incarnation: Incarnation(1), ..opening(session) };
+    let mut waiting = Box::pin(remote.open(later(id(2)), ear.events(id(2))));
+    assert!(futures::poll!(&mut waiting).is_pending());
+    let mut closed = Box::pin(region.topic.ledger().close());
+    assert!(futures::poll!(&mut closed).is_pending());
+    remote.open(later(id(3)), ear.events(id(3))).await.unwrap_err();
+    waiting.await.unwrap_err();
+    release(&region);
+    closed.await.unwrap();
+
+    region.topic = region.topic.reopen(region.log_again().await).await.unwrap();
+    assert_eq!(region.payloads().await, payloads([1]));
+    let opened = region.remote().open(later(id(4)), ear.events(id(4))).await.unwrap();
+    assert_eq!(opened.watermark, None);
+}
+
+#[tokio::test]
+async fn a_topic_goes_on_in_its_own_failed_log_only() {
+    let region = Region::new().await;
+    let topic = TOPIC.to_owned();
+    let error = region.topic.reopen(region.topic.ledger().clone()).await.unwrap_err();
+    assert_eq!((error.advice(), error), (Advice::GiveUp, ReopenError::TakesAppends { topic }));
+
+    region.topic.publish(stored_at_source(1)).await.unwrap();
+    region.topic.ledger().close().await.unwrap();
+    let other = Region::new().await.topic.ledger().clone();
+    let error = region.topic.reopen(other).await.unwrap_err();
+    let expected = "had 1 acknowledged entries and has 0 now";
+    assert!(error.to_string().contains(expected), "{error}");
+    assert_eq!(error.advice(), Advice::GiveUp);
+
+    let log = region.log_again().await;
+    log.close().await.unwrap();
+    let error = region.topic.reopen(log).await.unwrap_err();
+    assert!(matches!(error, ReopenError::Read(_)), "{error}");
+    assert_eq!(error.advice(), Advice::Reopen);
+}
+
+#[tokio::test]
+async fn the_largest_local_message_is_taken_by_an_equal_region() {
+    let (west, east) = (Region::new().await, Region::new().await);
+    let bare = compose(&MessageMetadata::default(), b"").len();
+    let frame = compose(&MessageMetadata::default(), &vec![7; FRAME_BYTES_MAX - bare]);
+    assert_eq!(frame.len(), FRAME_BYTES_MAX);
+    let position = west.topic.publish(frame).await.unwrap();
+
+    let entry = west.topic.ledger().read_at(position).await.unwrap();
+    let frame = Frame::parse(entry.payload.clone()).unwrap();
+    let cluster = "a-cluster-with-a-name-that-nobody-would-like-to-type";
+    let spliced = Splicer::new(cluster).splice(&frame.facts().unwrap(), position);
+    let entry = Prepared::new(spliced, &entry.payload);
+    assert!(entry.frame_bytes() > FRAME_BYTES_MAX);
+    let ear = Ear::default();
+    let mut opened = east.remote().open(opening(id(1)), ear.events(id(1))).await.unwrap();
+    opened.session.submit(vec![Outgoing { previous: None, position, entry }]);
+    assert_eq!(ear.receipts(id(1), 1).await, [Receipt::Published(position)]);
+}
+
+#[tokio::test]
+async fn settings_that_leave_no_room_are_refused_and_the_defaults_leave_it() {
+    let region = Region::new().await;
+    let with = |frame_bytes_max| {
+        let config = EmbeddedTopicConfig { frame_bytes_max, ..Default::default() };
+        EmbeddedTopic::new(region.topic.ledger().clone(), config)
+    };
+    assert!(with(FRAME_BYTES_MAX).is_ok());
+    for frame_bytes_max in [FRAME_BYTES_MAX + 1, usize::MAX] {
+        let error = with(frame_bytes_max).unwrap_err();
+        assert!(matches!(error, NewTopicError::FramesTooLarge { .. }), "{error}");
+        assert_eq!(error.advice(), Advice::GiveUp);
+    }
+    let frame_bytes_max = EmbeddedTopicConfig::default().frame_bytes_max;
+    assert_eq!(frame_bytes_max, (5 << 20) - (32 << 10));
+    let entry_bytes_max = ManagedLedgerConfig::default().entry_bytes_max;
+    assert!(frame_bytes_max + EmbeddedTopic::ROOM_BYTES <= entry_bytes_max);
+}
+
+#[tokio::test]
+async fn a_publish_that_is_refused_for_its_size_hinders_nobody() {
     let region = Region::new().await;
     let (remote, ear) = (region.remote(), Ear::default());
     let mut opened = remote.open(opening(id(1)), ear.events(id(1))).await.unwrap();
-    inject(&region, Fault::Answer(BookieError::ReadOnly));
+    let large = compose(&MessageMetadata::default(), &[0; FRAME_BYTES_MAX]);
+    let error = region.topic.publish(large).await.unwrap_err();
+    assert_eq!(error.advice(), Advice::GiveUp, "{error}");
     opened.session.submit(vec![send(None, 1)]);
-    assert_eq!(ear.lost().await, id(1));
-    let error = remote.open(opening(id(2)), ear.events(id(2))).await.unwrap_err();
-    assert!(matches!(error, OpenError::Unreachable(_)), "{error}");
-    let error = region.topic.publish(stored_at_source(1)).await.unwrap_err();
-    assert!(matches!(error, PublishError::Append(_)), "{error}");
+    assert_eq!(ear.receipts(id(1), 1).await, [Receipt::Published(at(1))]);
+    assert!(remote.open(opening(id(2)), ear.events(id(2))).await.is_ok());
 }
 
 #[tokio::test]
@@ -417,14 +581,14 @@ async fn what_is_too_large_or_damaged_is_refused_by_name() {
     let large = compose(&MessageMetadata::default(), &[0; 1_000]);
     let size = large.len();
     let error = region.topic.publish_batch(vec![stored_at_source(1), large.clone()]).await;
-    let expected = PublishError::TooLarge { index: 1, bytes: size, bytes_max: 1_000 };
+    let expected = PublishError::TooLarge { index: 1, bytes: size, bytes_max: FRAME_BYTES_MAX };
     assert_eq!(error, Err(expected));
     let error = region.topic.publish(stored_at_source(1).slice(..20)).await.unwrap_err();
     assert!(error.to_string().starts_with("message 0 of the batch is no frame: "), "{error}");
 
     let mut opened = remote.open(opening(id(1)), ear.events(id(1))).await.unwrap();
     let mut sent = send(None, 1);
-    sent.entry.payload = large;
+    sent.entry.payload = vec![0; FRAME_BYTES_MAX + EmbeddedTopic::ROOM_BYTES].into();
     opened.session.submit(vec![sent, corrupt(None, 2), send(None, 3)]);
     let refusals: Vec<String> = ear
         .receipts(id(1), 3)
@@ -435,7 +599,8 @@ async fn what_is_too_large_or_damaged_is_refused_by_name() {
             other => format!("{other:?}"),
         })
         .collect();
-    assert!(refusals[0].ends_with("bytes is above the limit of 1000"), "{refusals:?}");
+    let limit = Region::log_config().entry_bytes_max - Unstamped::ROOM_BYTES;
+    assert!(refusals[0].ends_with(&format!("above the limit of {limit}")), "{refusals:?}");
     assert!(refusals[1].starts_with("the frame's checksum is "), "{refusals:?}");
     assert_eq!(region.payloads().await, payloads([3]), "neither left a trace");
 }
@@ -447,6 +612,7 @@ async fn a_topic_of_unknown_history_is_not_taken() {
     let ledger = region.topic.ledger().clone();
     let error = EmbeddedTopic::new(ledger, EmbeddedTopicConfig::default()).unwrap_err();
     assert!(error.to_string().contains("already has 1 entries"), "{error}");
+    assert_eq!(error.advice(), Advice::GiveUp);
 }
 
 #[test]

@@ -1,0 +1,229 @@
+//! The sessions of sources, one task each.
+
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use georepl_cursor::{AppendBatch, AppendError};
+use georepl_storage::Mailbox;
+use tokio::sync::mpsc;
+
+use super::{Checked, EmbeddedTopic, Placed, check};
+use crate::message::Unstamped;
+use crate::producer::remote::{Prepared, RemoteSession, SessionEvents};
+use crate::producer::target::{Answered, Verdict};
+use crate::session::{Incarnation, Outgoing, Receipt, Refusal, Source, Watermark};
+
+/// Serves a session that was opened, on the current runtime, until it is dropped.
+pub(super) fn start(
+    topic: EmbeddedTopic,
+    source: Source,
+    incarnation: Incarnation,
+    events: SessionEvents,
+) -> Box<dyn RemoteSession> {
+    let inbox = Arc::new(Mailbox::new());
+    let serving = Serving { topic, source, incarnation, events, inbox: inbox.clone() };
+    tokio::spawn(serving.run());
+    Box::new(EmbeddedSession { inbox })
+}
+
+/// A session's sends on their way to its task.
+struct EmbeddedSession {
+    /// Bounded by the replicator's window.
+    inbox: Arc<Mailbox<Outgoing<Prepared>>>,
+}
+
+impl RemoteSession for EmbeddedSession {
+    fn submit(&mut self, batch: Vec<Outgoing<Prepared>>) {
+        self.inbox.extend(batch);
+    }
+}
+
+impl Drop for EmbeddedSession {
+    fn drop(&mut self) {
+        self.inbox.close();
+    }
+}
+
+/// The task of one session.
+struct Serving {
+    topic: EmbeddedTopic,
+    source: Source,
+    incarnation: Incarnation,
+    events: SessionEvents,
+    inbox: Arc<Mailbox<Outgoing<Prepared>>>,
+}
+
+/// Sends that were decided on. The receipts leave when the append is durable; so do those of
+/// duplicates among them, whose originals may be in an append before this one.
+struct Decided {
+    /// With the number of its entries.
+    append: Option<(AppendBatch, usize)>,
+    receipts: Vec<Receipt>,
+}
+
+/// Why a session's task takes no more sends.
+enum Over {
+    /// A newer session was opened.
+    Stale,
+    /// The topic takes no appends.
+    Failed(AppendError),
+}
+
+impl Serving {
+    /// Runs until the session is dropped and what was submitted is decided, or until it is lost.
+    async fn run(self) {
+        // Bounded by the topic's byte budget and the replicator's window.
+        let (decided, decisions) = mpsc::unbounded_channel();
+        tokio::join!(self.take_sends(decided), self.answer(decisions));
+        // A session that was lost may be held for a while; what it submits goes nowhere.
+        self.inbox.close();
+    }
+
+    async fn take_sends(&self, decided: mpsc::UnboundedSender<Decided>) {
+        let mut sends = Vec::new();
+        while self.inbox.recv_into(&mut sends).await.is_ok() {
+            let mut rest = std::mem::take(&mut sends).into_iter().peekable();
+            while rest.peek().is_some() {
+                match self.decide(next_batch(&mut rest)).await {
+                    // Nobody answers any more: the session was lost.
+                    Ok(decision) => match decided.send(decision) {
+                        Ok(()) => {}
+                        Err(_) => return,
+                    },
+                    Err(Over::Stale) => {
+                        return self.events.lost("a newer session of the source was opened");
+                    }
+                    Err(Over::Failed(error)) => {
+                        self.topic.0.append_failed(&error);
+                        return self.events.lost(error.to_string());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Session check, watermark rule and append are one step under the topic's lock.
+    async fn decide(&self, batch: Vec<Outgoing<Prepared>>) -> Result<Decided, Over> {
+        let inner = &*self.topic.0;
+        let bytes = batch.iter().map(|sent| sent.entry.frame_bytes() + Unstamped::ROOM_BYTES).sum();
+        let mut buffer = BytesMut::with_capacity(bytes);
+        let checked: Vec<_> = batch.into_iter().map(|sent| self.check(&mut buffer, sent)).collect();
+        let permit = inner.ledger.reserve(bytes as u64).await.map_err(Over::Failed)?;
+
+        let mut receipts = Vec::with_capacity(checked.len());
+        let mut entries = Vec::with_capacity(checked.len());
+        let mut accepted = Vec::with_capacity(checked.len());
+        let mut state = inner.state.lock();
+        let broker_timestamp = inner.timestamp_ms();
+        for Outgoing { previous, position, entry } in checked {
+            let (checksum, entry) = match entry {
+                Ok(good) => good,
+                // It is not offered, so it leaves no trace, and what follows it meets a gap.
+                Err(refusal) => {
+                    receipts.push(Receipt::Refused(position, refusal));
+                    continue;
+                }
+            };
+            let inbound = state.sources.get_mut(&self.source).expect("a source stays known");
+            let entry_at_source = Watermark { position, checksum };
+            receipts.push(
+                match inbound.target.offer(self.events.session(), previous, entry_at_source) {
+                    Verdict::Take => {
+                        accepted.push(entry_at_source);
+                        entries.push(state.stamp(entry, broker_timestamp));
+                        Receipt::Published(position)
+                    }
+                    Verdict::Duplicate | Verdict::InProgress => Receipt::Duplicate(position),
+                    Verdict::Gap => Receipt::Gap(position),
+                    // The lock is held, so the first entry that is offered is stale or none is.
+                    Verdict::Stale => return Err(Over::Stale),
+                },
+            );
+        }
+        if accepted.is_empty() {
+            return Ok(Decided { append: None, receipts });
+        }
+        let (taken, append) = (accepted.len(), inner.ledger.append_batch(permit, entries));
+        let inbound = state.sources.get_mut(&self.source).expect("a source stays known");
+        let offsets = (0..).map(|n| append.first_offset().plus(n));
+        let placed = accepted.into_iter().zip(offsets).map(|(entry, offset)| Placed {
+            offset,
+            incarnation: self.incarnation,
+            entry,
+        });
+        inbound.in_doubt.extend(placed);
+        Ok(Decided { append: Some((append, taken)), receipts })
+    }
+
+    fn check(
+        &self,
+        buffer: &mut BytesMut,
+        sent: Outgoing<Prepared>,
+    ) -> Outgoing<Result<(u32, Checked), Refusal>> {
+        let Outgoing { previous, position, entry } = sent;
+        let bytes_max = self.topic.0.ledger.entry_bytes_max() - Unstamped::ROOM_BYTES;
+        let bytes = entry.frame_bytes();
+        let entry = if bytes > bytes_max {
+            let message = format!("a frame of {bytes} bytes is above the limit of {bytes_max}");
+            Err(Refusal { message: message.into() })
+        } else {
+            match check(buffer, entry.head, &entry.payload) {
+                Ok(checked) => Ok((entry.checksum, checked)),
+                Err(error) => Err(Refusal { message: error.to_string().into() }),
+            }
+        };
+        Outgoing { previous, position, entry }
+    }
+
+    async fn answer(&self, mut decisions: mpsc::UnboundedReceiver<Decided>) {
+        while let Some(Decided { append, receipts }) = decisions.recv().await {
+            if let Some((append, taken)) = append {
+                match append.await {
+                    Ok(_) => self.durable(taken),
+                    Err(error) => {
+                        self.topic.0.append_failed(&error);
+                        return self.events.lost(error.to_string());
+                    }
+                }
+            }
+            self.events.receipts(receipts);
+        }
+    }
+
+    fn durable(&self, appends: usize) {
+        let mut state = self.topic.0.state.lock();
+        // After a failure the target counts no appends any more: what is stored is read from the
+        // log when it is opened again.
+        if state.failed.is_some() {
+            return;
+        }
+        let inbound = state.sources.get_mut(&self.source).expect("a source stays known");
+        inbound.in_doubt.drain(..appends);
+        if let Some(Answered { session, watermark }) = inbound.target.durable(appends)
+            && let Some((waits, waiting)) = inbound.waiting.take()
+        {
+            assert_eq!(waits, session, "only the newest opening waits");
+            // Nobody may wait any more; then the session is open and nothing is sent in it.
+            let _ = waiting.send(Ok(watermark));
+        }
+    }
+}
+
+/// The next sends up to [`BATCH_BYTES_MAX`], at least one.
+pub(in crate::producer) fn next_batch(
+    sends: &mut std::iter::Peekable<impl Iterator<Item = Outgoing<Prepared>>>,
+) -> Vec<Outgoing<Prepared>> {
+    let mut bytes = 0;
+    let mut batch = Vec::new();
+    while let Some(sent) = sends
+        .next_if(|sent| batch.is_empty() || bytes + sent.entry.frame_bytes() <= BATCH_BYTES_MAX)
+    {
+        bytes += sent.entry.frame_bytes();
+        batch.push(sent);
+    }
+    batch
+}
+
+/// The largest append of a session: many entries, and a small part of the topic's byte budget, which
+/// it must not take from local publishers at once.
+pub(in crate::producer) const BATCH_BYTES_MAX: usize = 1 << 20;

@@ -1,0 +1,101 @@
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::FutureExt;
+use georepl_cursor::{ManagedCursor, Offset, StartAt};
+use georepl_replicator::message::{Frame, MessageMetadata, compose};
+use georepl_replicator::{EmbeddedRemote, Replicator, ReplicatorConfig};
+
+use super::*;
+
+const TOPIC: &str = "persistent://acme/eu/orders";
+
+fn region(name: &str) -> Arc<Region> {
+    Arc::new(Region::in_memory(name, RegionConfig::default()))
+}
+
+fn message(n: usize) -> Bytes {
+    let metadata = MessageMetadata { producer_name: "p".into(), ..Default::default() };
+    compose(&metadata, payload(n).as_bytes())
+}
+
+fn payload(n: usize) -> String {
+    format!("message {n}")
+}
+
+/// Takes bookies down until no ledger can be written.
+fn fail_writes(region: &Region) -> Vec<BookieId> {
+    let down: Vec<_> = region.bookies().ids().take(3).collect();
+    down.iter().for_each(|bookie| region.bookies().down(bookie));
+    down
+}
+
+async fn payloads(topic: &EmbeddedTopic) -> Vec<String> {
+    let log = topic.ledger();
+    let entries = log.read(Offset::ZERO, log.end(), u64::MAX).await.unwrap();
+    let payload = |bytes| Frame::parse(bytes).unwrap().payload();
+    entries
+        .into_iter()
+        .map(|entry| String::from_utf8(payload(entry.payload).to_vec()).unwrap())
+        .collect()
+}
+
+#[tokio::test]
+async fn replication_goes_on_after_the_log_of_the_remote_failed() {
+    let (west, east) = (region("west"), region("east"));
+    let source = west.topic(TOPIC).await.unwrap();
+    let cursor = ManagedCursor::open(source.ledger(), "pulsar.repl.east", StartAt::Earliest);
+    let remote = Arc::new(EmbeddedRemote::new(east.clone()));
+    let config = ReplicatorConfig::new("west", "east", TOPIC);
+    let replicator = Replicator::new(config, cursor.await.unwrap(), remote).await.unwrap();
+    replicator.start();
+    for n in 0..3 {
+        source.publish(message(n)).await.unwrap();
+    }
+    replicator.drained().await.unwrap();
+    let failed = east.topic(TOPIC).await.unwrap();
+
+    let down = fail_writes(&east);
+    for n in 3..6 {
+        source.publish(message(n)).await.unwrap();
+    }
+    let fails = async {
+        while failed.ledger().refusal().is_none() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), fails).await.expect("east's log fails");
+    down.iter().for_each(|bookie| east.bookies().up(bookie));
+    tokio::time::timeout(Duration::from_secs(60), replicator.drained()).await.unwrap().unwrap();
+
+    let topic = east.topic(TOPIC).await.unwrap();
+    assert!(failed.ledger().refusal().is_some() && topic.ledger().refusal().is_none());
+    assert_eq!(payloads(&topic).await, (0..6).map(payload).collect::<Vec<_>>());
+    let error = failed.publish(message(9)).await.unwrap_err();
+    assert_eq!(error.advice(), Advice::Reopen);
+    topic.publish(message(9)).await.unwrap();
+}
+
+#[tokio::test]
+async fn topic_that_was_asked_for_by_somebody_who_left_is_there() {
+    let east = region("east");
+    let asked = east.topic(TOPIC).now_or_never();
+    assert!(asked.is_none(), "it is opened by a task");
+    let topic = east.topic(TOPIC).await.unwrap();
+    topic.publish(message(0)).await.unwrap();
+    assert_eq!(payloads(&east.topic(TOPIC).await.unwrap()).await, [payload(0)]);
+}
+
+#[tokio::test]
+async fn closed_region_opens_no_topic_again() {
+    let east = region("east");
+    let topic = east.topic(TOPIC).await.unwrap();
+    topic.publish(message(0)).await.unwrap();
+    east.close().await.unwrap();
+    let error = east.topic(TOPIC).await.unwrap_err();
+    assert!(error.ends_with("is closed; open it again"), "{error}");
+    let fenced = CloseError::Fenced { topic: TOPIC.into() };
+    let region: Arc<str> = "east".into();
+    let error = CloseRegionError { region, topic: TOPIC.into(), error: fenced };
+    assert_eq!(error.advice(), Advice::Reopen);
+}
