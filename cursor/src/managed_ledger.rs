@@ -239,7 +239,7 @@ impl ManagedLedger {
         match inner.put_record(listed, expected).await {
             Ok(version) => *inner.record.lock().await = version,
             Err(error) => {
-                inner.discard(&writer).await;
+                inner.discard_unlisted(&writer, &error).await;
                 return Err(match error {
                     MetadataError::VersionConflict { .. } => OpenError::Fenced { topic },
                     other => other.into(),

@@ -123,11 +123,7 @@ impl Inner {
         match self.put_record(listed, Expected::Version(*version)).await {
             Ok(stored) => *version = stored,
             Err(error) => {
-                // A record that may still be written lists the ledger. A topic whose record
-                // lists a ledger that is gone cannot be opened.
-                if !matches!(error, MetadataError::Unavailable { .. }) {
-                    self.discard(&next).await;
-                }
+                self.discard_unlisted(&next, &error).await;
                 return Err(self.refusal_for(&error));
             }
         }
@@ -170,8 +166,17 @@ impl Inner {
         }
     }
 
+    /// Discards a ledger that the record does not list because of `error`; not when that leaves
+    /// open whether it does, or will. A topic whose record lists a ledger that is gone cannot be
+    /// opened.
+    pub(super) async fn discard_unlisted(&self, ledger: &LedgerWriter, error: &MetadataError) {
+        if !matches!(error, MetadataError::Unavailable { .. }) {
+            self.discard(ledger).await;
+        }
+    }
+
     /// Deletes a ledger that was created and not listed. If that fails it is left, empty.
-    pub(super) async fn discard(&self, ledger: &LedgerWriter) {
+    async fn discard(&self, ledger: &LedgerWriter) {
         if let Err(error) = self.client.delete(ledger.id()).await {
             tracing::warn!(topic = &*self.topic, ledger = %ledger.id(), "left an empty ledger: {error}");
         }

@@ -341,4 +341,6 @@ async fn topic_whose_store_keeps_silent_is_not_opened_for_ever() {
     let config = ManagedLedgerConfig::default();
     let error = ManagedLedger::open(NAME, client, store, config).await.unwrap_err();
     assert_eq!(error.advice(), Advice::Retry, "{error}");
+    region.store.make_late().await.unwrap();
+    assert_eq!(append(&region.topic().await, 1).await.len(), 1, "what it lists is there");
 }
