@@ -107,7 +107,8 @@ pub fn explore<W: World>(start: &W, states_max: usize) -> Result<Report, Violati
                         *new.insert(to)
                     }
                 };
-                if world.is_free(action) {
+                // A move that changes nothing, such as asking a dead bookie once more, is no circle.
+                if to != at && world.is_free(action) {
                     found.free.push((at, to));
                 }
             }

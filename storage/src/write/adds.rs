@@ -194,7 +194,18 @@ impl Adds {
     /// Gives up on a slot's member; what it has not acknowledged it never will.
     pub(super) fn lose(&mut self, slot: Slot, failure: Failure) {
         self.members[slot.index()].health = Health::Lost(failure);
+        if failure == Failure::OtherInstance {
+            self.forget_acks(slot);
+        }
         self.give_up(slot);
+    }
+
+    /// The copies went with the life of the bookie that acknowledged them.
+    fn forget_acks(&mut self, slot: Slot) {
+        let confirmed = self.confirmed_pending();
+        for add in self.pending.iter_mut().skip(confirmed) {
+            add.acks.forget(slot);
+        }
     }
 
     fn give_up(&mut self, slot: Slot) {

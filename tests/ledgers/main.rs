@@ -1,0 +1,135 @@
+//! All interleavings of a ledger's shipped writer and recoveries, within stated bounds.
+//!
+//! Those that take minutes are run by
+//! `cargo test -p georepl-tests --test ledgers -- --ignored --test-threads 1`.
+
+#![expect(unreachable_pub, reason = "a test's modules are read here, not exported")]
+
+mod world;
+
+use std::io::Write as _;
+
+use georepl_tests::explore::explore;
+use world::{Bounds, World, Writer, mark};
+
+const BOUNDS: Bounds = Bounds {
+    sizes: (3, 3, 2),
+    entries: 1,
+    bookies: 4,
+    recoverers: 0,
+    restarts: 0,
+    writer: Writer::Lives,
+    down: 0,
+    dead: 0,
+    wipes: 0,
+    losses: 0,
+    delays: 0,
+    record_faults: 0,
+    zombies: false,
+};
+
+/// Reaching this many states is a failure: the exploration would no longer be complete.
+const STATES_MAX: usize = 6_000_000;
+
+fn check(bounds: Bounds, reached: u32) {
+    match explore(&World::new(bounds), STATES_MAX) {
+        Ok(report) => {
+            // Not by `eprintln!`, which a passing test would swallow.
+            writeln!(std::io::stderr(), "{report}; {bounds:?}").expect("standard error is open");
+            assert_eq!(report.seen & reached, reached, "situations that must occur were not seen");
+        }
+        Err(violation) => panic!("{bounds:?}\n{violation}"),
+    }
+}
+
+/// One writer that may crash, and one recovery.
+const RECOVERY: Bounds = Bounds { recoverers: 1, writer: Writer::MayCrash, ..BOUNDS };
+
+/// A writer that has crashed with everything on its way, and two recoveries.
+const COMPETING: Bounds = Bounds { writer: Writer::HasCrashed, recoverers: 2, ..BOUNDS };
+
+const WRITTEN: u32 = mark::CHANGED | mark::ACKNOWLEDGED;
+const RECOVERED: u32 = mark::CLOSED_FULL | mark::CLOSED_SHORT;
+
+#[test]
+fn writer_acknowledges_nothing_of_bookies_that_the_record_does_not_name() {
+    check(Bounds { entries: 2, down: 1, delays: 1, ..BOUNDS }, WRITTEN);
+    check(Bounds { entries: 2, dead: 1, losses: 1, ..BOUNDS }, WRITTEN);
+}
+
+#[test]
+fn change_that_lands_after_its_timeout_loses_nothing() {
+    check(Bounds { down: 2, record_faults: 1, ..BOUNDS }, WRITTEN | mark::LATE_WRITE);
+}
+
+#[test]
+fn bookie_that_comes_back_empty_counts_no_more() {
+    check(Bounds { down: 2, wipes: 1, ..BOUNDS }, WRITTEN);
+    check(Bounds { down: 1, wipes: 1, bookies: 3, ..RECOVERY }, RECOVERED);
+}
+
+#[test]
+fn dead_bookies_that_stay_registered_are_not_tried_in_turn() {
+    check(Bounds { entries: 2, bookies: 5, dead: 2, zombies: true, ..BOUNDS }, WRITTEN);
+}
+
+#[test]
+fn writer_without_spares_stops_where_a_recovery_could_not_follow() {
+    check(Bounds { sizes: (2, 2, 1), bookies: 2, dead: 1, ..BOUNDS }, mark::ACKNOWLEDGED);
+}
+
+#[test]
+fn entries_that_do_not_use_the_replaced_slot_wait_for_those_that_do() {
+    let spread = Bounds { sizes: (4, 2, 2), bookies: 5, entries: 2, dead: 1, ..BOUNDS };
+    check(spread, mark::ACKNOWLEDGED);
+    check(Bounds { recoverers: 1, writer: Writer::MayCrash, ..spread }, RECOVERED);
+}
+
+#[test]
+fn recovery_among_any_one_fault_cuts_nothing_acknowledged() {
+    check(Bounds { record_faults: 1, ..RECOVERY }, RECOVERED);
+    check(Bounds { delays: 1, ..RECOVERY }, RECOVERED);
+    check(Bounds { restarts: 1, ..RECOVERY }, RECOVERED);
+    check(Bounds { dead: 1, ..RECOVERY }, RECOVERED | mark::CHANGED);
+    check(Bounds { dead: 1, losses: 1, bookies: 3, ..RECOVERY }, RECOVERED);
+}
+
+#[test]
+fn recovery_while_a_bookie_comes_and_goes_cuts_nothing_acknowledged() {
+    check(Bounds { down: 1, ..RECOVERY }, RECOVERED | mark::CHANGED);
+}
+
+#[test]
+fn recovery_of_two_entries_cuts_nothing_acknowledged() {
+    check(Bounds { entries: 2, ..RECOVERY }, RECOVERED | mark::PENDING_IN_RECOVERY);
+}
+
+#[test]
+fn two_recoveries_agree() {
+    check(COMPETING, RECOVERED);
+}
+
+#[test]
+#[ignore = "two minutes"]
+fn two_recoveries_agree_when_a_bookie_dies() {
+    check(Bounds { dead: 1, ..COMPETING }, RECOVERED);
+}
+
+#[test]
+#[ignore = "minutes"]
+fn two_recoveries_agree_when_a_message_is_lost() {
+    check(Bounds { losses: 1, bookies: 3, ..COMPETING }, RECOVERED);
+}
+
+#[test]
+#[ignore = "minutes, and gigabytes"]
+fn two_recoveries_agree_when_a_bookie_dies_and_a_message_is_lost() {
+    check(Bounds { dead: 1, losses: 1, bookies: 3, ..COMPETING }, RECOVERED);
+}
+
+#[test]
+#[ignore = "minutes"]
+fn recovery_after_one_that_crashed_cuts_nothing_acknowledged() {
+    let dead = Bounds { recoverers: 1, restarts: 1, entries: 2, ..COMPETING };
+    check(Bounds { dead: 1, ..dead }, RECOVERED);
+}
