@@ -86,9 +86,11 @@ fn demo_with_faults_passes_and_reports_every_figure() {
     assert!(number(&topic["sent_again"]) >= 1);
     assert!(number(&topic["refused"]["duplicates"]) >= 1);
     assert!(number(&topic["refused"]["late"]) >= 1);
+    assert!(number(&topic["ledgers"]["ensemble_changes"]) >= 2, "a bookie killed, one hung");
+    assert!(number(&topic["ledgers"]["under_replicated_fragments"]) >= 1, "the killed one's");
     let faults = topic["faults"].as_array().unwrap();
     let (_, stderr) = words(&output);
-    assert_eq!(faults.len(), 6);
+    assert_eq!(faults.len(), 8);
     for fault in faults {
         let fault = fault["fault"].as_str().unwrap();
         let lines = stderr.lines().filter(|line| line.contains(fault) && line.contains("survived"));
@@ -112,6 +114,8 @@ fn table_shows_every_figure_for_people() {
         "lag p99, ms",
         "backlog",
         "ack holes",
+        "ensemble changes",
+        "under-replicated fragments",
         "SHA-256 in west",
         "SHA-256 in east",
     ] {
@@ -205,7 +209,7 @@ fn wrong_command_line_is_status_two_and_one_line() {
     assert_refused(&run(&["demo", "--topics", "many"]), 2, "--topics");
     assert_refused(&run(&["demo", "--no-such-flag"]), 2, "--no-such-flag");
     assert_refused(&run(&["no-such-command"]), 2, "no-such-command");
-    assert_refused(&run(&["demo", "--messages", "69"]), 2, "--messages 70");
+    assert_refused(&run(&["demo", "--messages", "89"]), 2, "--messages 90");
 }
 
 #[test]

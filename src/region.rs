@@ -6,6 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use georepl_cursor::{CloseError, ManagedLedger, ManagedLedgerConfig, Refusal};
 use georepl_replicator::{EmbeddedTopic, EmbeddedTopicConfig, EmbeddedTopics};
+use georepl_storage::fault::FaultTransport;
 use georepl_storage::{
     Advice, BookieId, ClientConfig, LedgerClient, MemoryBookieRegistry, MemoryBookies,
     MemoryMetadataStore, MetadataStore,
@@ -17,6 +18,8 @@ use tokio::sync::Mutex;
 pub struct RegionConfig {
     /// Bookies of the region, at least the ensemble size of `ledgers`. Default 4.
     pub bookies: usize,
+    /// Settings of what reads and writes the ledgers.
+    pub client: ClientConfig,
     /// Settings of every topic's ledgers. Default E 3, WQ 3, AQ 2.
     pub ledgers: ManagedLedgerConfig,
     /// Settings of every topic.
@@ -27,6 +30,7 @@ impl Default for RegionConfig {
     fn default() -> Self {
         Self {
             bookies: 4,
+            client: ClientConfig::default(),
             ledgers: ManagedLedgerConfig::default(),
             topics: EmbeddedTopicConfig::default(),
         }
@@ -57,6 +61,8 @@ pub struct Region {
     name: Arc<str>,
     config: RegionConfig,
     bookies: Arc<MemoryBookies>,
+    transport: Arc<FaultTransport>,
+    registry: Arc<MemoryBookieRegistry>,
     store: Arc<MemoryMetadataStore>,
     client: LedgerClient,
     topics: Arc<Mutex<BTreeMap<String, EmbeddedTopic>>>,
@@ -70,11 +76,17 @@ impl Region {
             .map(|n| BookieId::from(format!("{name}-bookie-{n}").as_str()))
             .collect();
         let bookies = Arc::new(MemoryBookies::new(ids.clone()));
-        let store = Arc::new(MemoryMetadataStore::new());
+        let transport = Arc::new(FaultTransport::new(bookies.clone()));
         let registry = Arc::new(MemoryBookieRegistry::new(ids));
-        let client =
-            LedgerClient::new(bookies.clone(), store.clone(), registry, ClientConfig::default());
-        Self { name, config, bookies, store, client, topics: Arc::default() }
+        let store = Arc::new(MemoryMetadataStore::new());
+        let client = LedgerClient::new(
+            transport.clone(),
+            store.clone(),
+            registry.clone(),
+            config.client.clone(),
+        );
+        let topics = Arc::default();
+        Self { name, config, bookies, transport, registry, store, client, topics }
     }
 
     /// The region's name, which is its cluster's.
@@ -85,6 +97,16 @@ impl Region {
     /// The bookies, for audits and planted damage.
     pub fn bookies(&self) -> &MemoryBookies {
         &self.bookies
+    }
+
+    /// The way to the bookies, for faults on it.
+    pub fn transport(&self) -> &FaultTransport {
+        &self.transport
+    }
+
+    /// Which bookies the region counts on.
+    pub fn registry(&self) -> &MemoryBookieRegistry {
+        &self.registry
     }
 
     /// Opens read handles on the region's ledgers.

@@ -8,12 +8,14 @@ use std::collections::HashMap;
 use std::fmt;
 
 use georepl::Region;
-use georepl::cursor::{ListedLedger, Position, RecordError, TopicRecord};
+use georepl::cursor::{ListedLedger, Position};
 use georepl::replicator::message::{Frame, FrameError};
-use georepl::storage::{EntryId, LedgerEntry, LedgerId, LedgerReader, MetadataError, OpenError};
+use georepl::storage::{EntryId, LedgerEntry, LedgerId, LedgerReader, OpenError};
 use hdrhistogram::Histogram;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
+
+use super::ledgers;
 
 /// What was found in one topic.
 #[derive(Debug, Serialize)]
@@ -46,10 +48,8 @@ pub(crate) struct Audit {
 /// The audit could not be done.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AuditError {
-    #[error("the audit cannot read the record of {topic}: {error}")]
-    Metadata { topic: String, error: MetadataError },
-    #[error("the audit does not understand the record of {topic}: {error}")]
-    Record { topic: String, error: RecordError },
+    #[error("the audit does not find the ledgers: {0}")]
+    Ledgers(#[from] ledgers::Error),
     #[error("the audit cannot open ledger {ledger} of {region}: {error}")]
     Open { region: String, ledger: LedgerId, error: OpenError },
 }
@@ -211,7 +211,7 @@ struct Copy {
 impl Copy {
     async fn read(region: &Region, topic: &str) -> Result<Self, AuditError> {
         let mut copy = Self::default();
-        for ListedLedger { ledger, .. } in listed_ledgers(region, topic).await? {
+        for ListedLedger { ledger, .. } in ledgers::listed(region, topic).await? {
             let opened = region.client().open(ledger, &region.config().ledgers.password).await;
             let reader = opened.map_err(|error| AuditError::Open {
                 region: region.name().to_string(),
@@ -272,29 +272,6 @@ impl Copy {
         }
         sequence.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
     }
-}
-
-/// The ledgers of a topic as its record lists them, oldest first.
-pub(crate) async fn listed_ledgers(
-    region: &Region,
-    topic: &str,
-) -> Result<Vec<ListedLedger>, AuditError> {
-    let named = || topic.to_owned();
-    let stored = region.store().get(&record_key(topic)).await;
-    let stored = stored.map_err(|error| AuditError::Metadata { topic: named(), error })?;
-    // No record is the record of a topic without ledgers.
-    let value = stored.map(|stored| stored.value).unwrap_or_default();
-    let record = TopicRecord::decode(&value);
-    let record = record.map_err(|error| AuditError::Record { topic: named(), error })?;
-    Ok(record.ledgers)
-}
-
-/// Where Pulsar keeps a topic's record, worked out anew and not asked of what is audited. The
-/// demo's names need no encoding.
-fn record_key(topic: &str) -> String {
-    let name = topic.strip_prefix("persistent://").unwrap_or(topic);
-    let (namespace, name) = name.rsplit_once('/').unwrap_or(("", name));
-    format!("managed-ledgers/{namespace}/persistent/{name}")
 }
 
 fn message(position: Position, entry: LedgerEntry) -> Result<(Message, u64), FrameError> {

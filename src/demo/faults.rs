@@ -2,6 +2,8 @@
 //!
 //! A fault waits for its own condition and never for a time, so that it happens on any machine.
 
+mod bookies;
+
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -9,7 +11,8 @@ use georepl::cursor::Offset;
 use georepl::replicator::{Accounting, Reason, ReleaseOrder, State};
 use serde::Serialize;
 
-use super::lane::Lane;
+use super::lane::{Lane, LaneError};
+use super::ledgers;
 use super::wire::{Refused, Repeat};
 
 /// What was done, and how it was survived.
@@ -20,6 +23,8 @@ pub(crate) struct Survived {
     /// Without those that the watermark of the next session answered for.
     pub(crate) sent_again: u64,
     pub(crate) refused: Refused,
+    /// Of the topic's ledgers in both regions, by their records.
+    pub(crate) ensemble_changes: u64,
 }
 
 /// Something did not happen in [`STALL`].
@@ -31,6 +36,15 @@ pub(crate) struct Stalled {
     why: String,
 }
 
+/// What the faults of a script are done to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scope {
+    /// The topic's link and its replicator.
+    Topic,
+    /// Those, and the bookies of west, which it shares with all other topics.
+    Region,
+}
+
 /// The faults in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
@@ -40,27 +54,44 @@ enum Fault {
     StopWhileWaiting,
     RepeatSends,
     CutLinkAgain,
+    KillBookie,
+    HangBookie,
 }
 
 impl Fault {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 8] = [
         Self::CutLink,
         Self::RefuseHead,
         Self::LateReceipts,
         Self::StopWhileWaiting,
         Self::RepeatSends,
         Self::CutLinkAgain,
+        Self::KillBookie,
+        Self::HangBookie,
     ];
+
+    fn is_in(self, scope: Scope) -> bool {
+        match self {
+            Self::CutLink
+            | Self::RefuseHead
+            | Self::LateReceipts
+            | Self::StopWhileWaiting
+            | Self::RepeatSends
+            | Self::CutLinkAgain => true,
+            Self::KillBookie | Self::HangBookie => scope == Scope::Region,
+        }
+    }
 }
 
 /// Fewer messages in a topic leave too little traffic for each fault.
 pub(crate) const MESSAGES_MIN: u64 = 10 * SEGMENTS;
 
-/// Traffic before the faults, and for each of them.
+/// Traffic before the faults, and for each of them. A topic that is spared some of them has their
+/// traffic at its end.
 const SEGMENTS: u64 = Fault::ALL.len() as u64 + 1;
 
 /// Lets the traffic through piece by piece, with a fault in each.
-pub(crate) async fn run(lane: &Lane, seed: u64) -> Result<Vec<Survived>, Stalled> {
+pub(crate) async fn run(lane: &Lane, seed: u64, scope: Scope) -> Result<Vec<Survived>, LaneError> {
     let mut segments = segments(lane.messages, seed).into_iter();
     let warm_up = segments.next().expect("there is a segment before the faults");
     lane.let_through(warm_up.end);
@@ -68,29 +99,32 @@ pub(crate) async fn run(lane: &Lane, seed: u64) -> Result<Vec<Survived>, Stalled
     let begun = || lane.cursor.mark_delete_offset() > Offset::ZERO;
     until(lane, "the first acknowledgement", begun).await?;
     let mut survived = Vec::new();
-    for (fault, traffic) in Fault::ALL.into_iter().zip(segments) {
-        let before = (lane.replicator.accounting(), lane.wire.refused());
+    let faults = Fault::ALL.into_iter().filter(|fault| fault.is_in(scope));
+    for (fault, traffic) in faults.zip(segments) {
+        let before = Counts::of(lane).await?;
         let fault = inject(lane, fault, traffic).await?;
         let end = lane.west.ledger().end();
         let acknowledged = || lane.cursor.mark_delete_offset() >= end;
         until(lane, "what was published until the fault to be acknowledged", acknowledged).await?;
-        let after = (lane.replicator.accounting(), lane.wire.refused());
-        survived.push(Survived::new(fault, before, after));
+        let after = Counts::of(lane).await?;
+        survived.push(Survived::new(fault, &before, &after));
         lane.tell(survived.last().expect("it was just pushed"));
     }
     Ok(survived)
 }
 
-async fn inject(lane: &Lane, fault: Fault, traffic: Range<u64>) -> Result<String, Stalled> {
+async fn inject(lane: &Lane, fault: Fault, traffic: Range<u64>) -> Result<String, LaneError> {
     let through = traffic.end;
-    match fault {
-        Fault::CutLink => cut_link(lane, through).await,
-        Fault::RefuseHead => refuse_head(lane, through).await,
-        Fault::LateReceipts => late_receipts(lane, traffic).await,
-        Fault::StopWhileWaiting => stop_while_waiting(lane, traffic).await,
-        Fault::RepeatSends => repeat_sends(lane, through).await,
-        Fault::CutLinkAgain => cut_link_again(lane, through).await,
-    }
+    Ok(match fault {
+        Fault::CutLink => cut_link(lane, through).await?,
+        Fault::RefuseHead => refuse_head(lane, through).await?,
+        Fault::LateReceipts => late_receipts(lane, traffic).await?,
+        Fault::StopWhileWaiting => stop_while_waiting(lane, traffic).await?,
+        Fault::RepeatSends => repeat_sends(lane, through).await?,
+        Fault::CutLinkAgain => cut_link_again(lane, through).await?,
+        Fault::KillBookie => bookies::kill(lane, traffic).await?,
+        Fault::HangBookie => bookies::hang(lane, traffic).await?,
+    })
 }
 
 async fn cut_link(lane: &Lane, through: u64) -> Result<String, Stalled> {
@@ -184,23 +218,39 @@ pub(crate) async fn drained(lane: &Lane) -> Result<(), Stalled> {
     until(lane, "an empty backlog", done).await
 }
 
+/// What a fault may move.
+struct Counts {
+    accounting: Accounting,
+    refused: Refused,
+    ensemble_changes: u64,
+}
+
+impl Counts {
+    async fn of(lane: &Lane) -> Result<Self, LaneError> {
+        let ensemble_changes = ledgers::ensemble_changes(&lane.regions, &lane.topic).await?;
+        let (accounting, refused) = (lane.replicator.accounting(), lane.wire.refused());
+        Ok(Self { accounting, refused, ensemble_changes })
+    }
+}
+
 impl Survived {
-    fn new(fault: String, before: (Accounting, Refused), after: (Accounting, Refused)) -> Self {
+    fn new(fault: String, before: &Counts, after: &Counts) -> Self {
         Self {
             fault,
-            rewinds: after.0.rewinds - before.0.rewinds,
-            sent_again: after.0.sent_again - before.0.sent_again,
+            rewinds: after.accounting.rewinds - before.accounting.rewinds,
+            sent_again: after.accounting.sent_again - before.accounting.sent_again,
             refused: Refused {
-                duplicates: after.1.duplicates - before.1.duplicates,
-                late: after.1.late - before.1.late,
+                duplicates: after.refused.duplicates - before.refused.duplicates,
+                late: after.refused.late - before.refused.late,
             },
+            ensemble_changes: after.ensemble_changes - before.ensemble_changes,
         }
     }
 }
 
 impl std::fmt::Display for Survived {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { fault, rewinds, sent_again, refused } = self;
+        let Self { fault, rewinds, sent_again, refused, ensemble_changes } = self;
         let Refused { duplicates, late } = refused;
         write!(f, "{fault}; survived: rewinds {rewinds}, sent again {sent_again}")?;
         if *duplicates > 0 {
@@ -208,6 +258,9 @@ impl std::fmt::Display for Survived {
         }
         if *late > 0 {
             write!(f, ", {late} late sends refused by east")?;
+        }
+        if *ensemble_changes > 0 {
+            write!(f, ", ensemble changes {ensemble_changes}")?;
         }
         Ok(())
     }

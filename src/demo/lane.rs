@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use georepl::Region;
 use georepl::cursor::{ManagedCursor, OpenCursorError, StartAt};
 use georepl::replicator::message::{MessageMetadata, compose};
 use georepl::replicator::{
@@ -13,8 +12,10 @@ use georepl::replicator::{
 };
 use tokio::sync::watch;
 
-use super::faults::{self, Stalled, Survived};
+use super::Regions;
+use super::faults::{self, Scope, Stalled, Survived};
 use super::input::Input;
+use super::ledgers;
 use super::progress::Progress;
 use super::wire::{Refused, Tap, Wire};
 
@@ -22,6 +23,7 @@ use super::wire::{Refused, Tap, Wire};
 pub(crate) struct Lane {
     pub(crate) topic: String,
     pub(crate) messages: u64,
+    pub(crate) regions: Regions,
     pub(crate) west: EmbeddedTopic,
     pub(crate) east: EmbeddedTopic,
     pub(crate) cursor: Arc<ManagedCursor>,
@@ -63,15 +65,18 @@ pub(crate) enum LaneError {
     Publish(#[from] PublishError),
     #[error(transparent)]
     Stalled(#[from] Stalled),
+    #[error(transparent)]
+    Ledgers(#[from] ledgers::Error),
 }
 
 impl Lane {
     pub(crate) async fn open(
-        (west, east): (&Region, &Arc<Region>),
+        regions: Regions,
         topic: String,
         messages: u64,
         progress: Progress,
     ) -> Result<Self, LaneError> {
+        let Regions { west, east } = &regions;
         let local = west.topic(&topic).await.map_err(LaneError::Topic)?;
         let remote = east.topic(&topic).await.map_err(LaneError::Topic)?;
         let name = format!("pulsar.repl.{}", east.name());
@@ -85,17 +90,34 @@ impl Lane {
         let replicator = Replicator::new(config, Arc::clone(&cursor), link).await?;
         let gate = watch::Sender::new(0);
         let (west, east) = (local, remote);
-        Ok(Self { topic, messages, west, east, cursor, faults, wire, replicator, progress, gate })
+        Ok(Self {
+            topic,
+            messages,
+            regions,
+            west,
+            east,
+            cursor,
+            faults,
+            wire,
+            replicator,
+            progress,
+            gate,
+        })
     }
 
     /// Publishes everything and waits until it is acknowledged.
-    pub(crate) async fn run(&self, input: &Input, weather: Weather) -> Result<Outcome, LaneError> {
+    pub(crate) async fn run(
+        &self,
+        input: &Input,
+        weather: Weather,
+        scope: Scope,
+    ) -> Result<Outcome, LaneError> {
         self.replicator.start();
         let begun = Instant::now();
         let script = async {
             let survived = match weather {
                 Weather::Fair => Vec::new(),
-                Weather::Faults { seed } => faults::run(self, seed).await?,
+                Weather::Faults { seed } => faults::run(self, seed, scope).await?,
             };
             self.let_through(self.messages);
             faults::drained(self).await?;

@@ -1,10 +1,11 @@
-//! Two regions in this process, a topic replicated between them while the link fails, and an
-//! audit of what their bookies hold afterwards.
+//! Two regions in this process, a topic replicated between them while the link and bookies fail,
+//! and an audit of what their bookies hold afterwards.
 
 mod audit;
 mod faults;
 mod input;
 mod lane;
+mod ledgers;
 mod plant;
 mod progress;
 mod report;
@@ -12,16 +13,19 @@ mod wire;
 
 use std::io::{self, Write};
 use std::sync::Arc;
+use std::time::Duration;
 
 use georepl::cursor::{ManagedLedgerConfig, Position};
 use georepl::replicator::EmbeddedTopicConfig;
-use georepl::storage::EntryId;
+use georepl::storage::{ClientConfig, EntryId};
 use georepl::{CloseRegionError, Region, RegionConfig};
 use serde::Serialize;
 
 use self::audit::{Audit, AuditError};
+use self::faults::Scope;
 use self::input::{Input, InputError};
 use self::lane::{Lane, LaneError, Outcome, Weather};
+use self::ledgers::Ledgers;
 use self::progress::Progress;
 use self::report::{Report, TopicReport};
 use crate::cli::{Damage, DemoArgs};
@@ -55,8 +59,23 @@ pub(crate) enum Error {
     Close(#[from] CloseRegionError),
     #[error(transparent)]
     Audit(#[from] AuditError),
+    #[error(transparent)]
+    Ledgers(#[from] ledgers::Error),
     #[error("the report could not be written: {0}")]
     Output(io::Error),
+}
+
+/// Where the topics come from and where they go.
+#[derive(Clone)]
+pub(crate) struct Regions {
+    pub(crate) west: Arc<Region>,
+    pub(crate) east: Arc<Region>,
+}
+
+impl Regions {
+    pub(crate) fn both(&self) -> [&Region; 2] {
+        [&self.west, &self.east]
+    }
 }
 
 impl Error {
@@ -95,11 +114,11 @@ async fn replicate(args: &DemoArgs, progress: &Progress) -> Result<Report, Error
         return Err(Error::TooFewToPlant { needed: PLANT_MESSAGES_MIN * args.topics });
     }
     let input = Input::open(args.input.as_deref())?;
-    let (west, east) = (region("west"), Arc::new(region("east")));
+    let regions = Regions { west: Arc::new(region("west")), east: Arc::new(region("east")) };
     let mut lanes = Vec::new();
     for n in 0..args.topics {
         let messages = share + u64::from(n < args.messages % args.topics);
-        lanes.push(Lane::open((&west, &east), topic(n), messages, progress.clone()).await?);
+        lanes.push(Lane::open(regions.clone(), topic(n), messages, progress.clone()).await?);
     }
     let outcomes = tokio::select! {
         outcomes = run_all(&lanes, &input, weather) => outcomes,
@@ -108,16 +127,17 @@ async fn replicate(args: &DemoArgs, progress: &Progress) -> Result<Report, Error
     progress.show(&lanes);
     progress.finish();
     let outcomes = outcomes?;
-    west.close().await?;
-    east.close().await?;
+    for region in regions.both() {
+        region.close().await?;
+    }
     progress.line("both regions are closed");
     if let Some(damage) = args.plant {
-        progress.line(&plant_in(&east, damage).await?);
+        progress.line(&plant_in(&regions.east, damage).await?);
     }
     progress.line("reading every entry from the bookies of both");
     let mut topics = Vec::new();
     for (lane, outcome) in lanes.into_iter().zip(outcomes) {
-        topics.push(examine(&west, &east, lane, outcome).await?);
+        topics.push(examine(lane, outcome).await?);
     }
     Ok(Report::new(topics))
 }
@@ -128,26 +148,26 @@ async fn run_all(
     input: &Input,
     weather: Weather,
 ) -> Result<Vec<Outcome>, LaneError> {
-    futures::future::try_join_all(lanes.iter().map(|lane| lane.run(input, weather))).await
+    // West's bookies are lost once and not once a topic, or there would soon be none to write to.
+    let scopes = std::iter::once(Scope::Region).chain(std::iter::repeat(Scope::Topic));
+    let runs = lanes.iter().zip(scopes).map(|(lane, scope)| lane.run(input, weather, scope));
+    futures::future::try_join_all(runs).await
 }
 
-async fn examine(
-    west: &Region,
-    east: &Region,
-    lane: Lane,
-    outcome: Outcome,
-) -> Result<TopicReport, Error> {
+async fn examine(lane: Lane, outcome: Outcome) -> Result<TopicReport, Error> {
+    let Regions { west, east } = &lane.regions;
     // The one thing that is asked of what ran: cursors are not stored yet, so there is nowhere else
     // to read it. The audit only uses it to divide the entries it reads itself.
     let mark_delete = lane.cursor.mark_delete_position();
     let audit = Audit::run(west, east, &lane.topic, lane.messages, mark_delete).await?;
-    Ok(TopicReport::new(lane.topic, outcome, audit))
+    let ledgers = Ledgers::examine(&lane.regions, &lane.topic).await?;
+    Ok(TopicReport::new(lane.topic, outcome, audit, ledgers))
 }
 
 /// Damages the first topic somewhere in its first ledger.
-async fn plant_in(east: &Region, damage: Damage) -> Result<String, AuditError> {
+async fn plant_in(east: &Region, damage: Damage) -> Result<String, ledgers::Error> {
     let topic = topic(0);
-    let ledgers = audit::listed_ledgers(east, &topic).await?;
+    let ledgers = ledgers::listed(east, &topic).await?;
     let first = ledgers.first().expect("a topic with messages has a ledger");
     let entries = first.end.map_or(0, |end| end.entries);
     let at = Position::new(first.ledger, EntryId(entries / 2 - 1));
@@ -165,14 +185,26 @@ fn topic(n: u64) -> String {
     }
 }
 
-/// Room for the metadata of a message of the largest size, within a bookie's frame of 5 MiB.
 fn region(name: &str) -> Region {
+    // Room for the metadata of a message of the largest size, within a bookie's frame of 5 MiB.
     let ledgers =
         ManagedLedgerConfig { entry_bytes_max: (5 << 20) - (16 << 10), ..Default::default() };
     let topics =
         EmbeddedTopicConfig { frame_bytes_max: (5 << 20) - (24 << 10), ..Default::default() };
-    Region::in_memory(name, RegionConfig { ledgers, topics, ..RegionConfig::default() })
+    // Shorter than the defaults, so that one need not wait for seconds until a hung bookie is
+    // noticed. Bookies in memory answer at once, so nothing that works is taken for hung.
+    let client = ClientConfig {
+        request_timeout: Duration::from_millis(500),
+        speculative_read_delay: Duration::from_millis(100),
+        ..ClientConfig::default()
+    };
+    Region::in_memory(name, RegionConfig { bookies: BOOKIES, client, ledgers, topics })
 }
+
+/// Three for an ensemble and a spare for each of two lost ones: the killed bookie comes back in
+/// another life, and a ledger never again uses the bookie whose first life is in its record. With
+/// one spare a ledger would survive the hung bookie as well, but with an ensemble that lacks one.
+const BOOKIES: usize = 5;
 
 #[cfg(test)]
 mod tests;

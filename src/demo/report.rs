@@ -11,6 +11,7 @@ use super::Verdict;
 use super::audit::Audit;
 use super::faults::Survived;
 use super::lane::Outcome;
+use super::ledgers::Ledgers;
 use super::wire::Refused;
 
 /// The outcome of a demo.
@@ -27,6 +28,7 @@ pub(crate) struct Report {
 pub(crate) struct TopicReport {
     pub(crate) topic: String,
     pub(crate) audit: Audit,
+    pub(crate) ledgers: Ledgers,
     pub(crate) throughput: Throughput,
     /// By east, on its wire.
     pub(crate) refused: Refused,
@@ -57,11 +59,11 @@ impl Throughput {
 }
 
 impl TopicReport {
-    pub(crate) fn new(topic: String, outcome: Outcome, audit: Audit) -> Self {
+    pub(crate) fn new(topic: String, outcome: Outcome, audit: Audit, ledgers: Ledgers) -> Self {
         let Outcome { survived: faults, accounting, refused, elapsed } = outcome;
         let (rewinds, sent_again) = (accounting.rewinds, accounting.sent_again);
         let throughput = Throughput::new(std::iter::once(&audit), elapsed.as_secs_f64());
-        Self { topic, audit, throughput, refused, rewinds, sent_again, faults }
+        Self { topic, audit, ledgers, throughput, refused, rewinds, sent_again, faults }
     }
 }
 
@@ -105,7 +107,7 @@ impl Report {
 impl TopicReport {
     /// Each figure with where it comes from.
     fn table(&self) -> Table {
-        let (audit, refused) = (&self.audit, &self.refused);
+        let (audit, ledgers, refused) = (&self.audit, &self.ledgers, &self.refused);
         let mut table = Table::new();
         table.load_style(ASCII_BORDERS_ONLY_CONDENSED);
         table.set_header(["", "value", "source"]);
@@ -119,6 +121,8 @@ impl TopicReport {
             ("foreign", audit.foreign, BOOKIES),
             ("backlog", audit.backlog, BOOKIES_AND_CURSOR),
             ("ack holes", audit.ack_holes, BOOKIES_AND_CURSOR),
+            ("ensemble changes", ledgers.ensemble_changes, RECORDS),
+            ("under-replicated fragments", ledgers.under_replicated_fragments, UNREPAIRED),
             ("lag p50, ms", audit.lag_p50_ms, BOOKIES),
             ("lag p99, ms", audit.lag_p99_ms, BOOKIES),
             ("duplicates refused by east", refused.duplicates, WIRE),
@@ -145,5 +149,8 @@ impl fmt::Display for Throughput {
 
 const BOOKIES: &str = "bookies";
 const BOOKIES_AND_CURSOR: &str = "bookies, cursor";
+const RECORDS: &str = "ledger records";
+/// No fault of the run: nothing copies what a bookie has lost until there is AutoRecovery.
+const UNREPAIRED: &str = "bookies, not repaired yet";
 const WIRE: &str = "wire to east";
 const REPLICATOR: &str = "replicator";

@@ -20,8 +20,8 @@ async fn every_fault_is_survived() {
     let report = report(&["--messages", "5000"]).await.unwrap();
     assert_eq!(report.verdict, Verdict::Passed);
     let [topic] = &report.topics[..] else { panic!("one topic was asked for") };
-    assert_eq!((topic.audit.entries, topic.faults.len()), (5_000, 6));
-    let [cut, refused, late, stopped, repeated, cut_again] = &topic.faults[..] else {
+    assert_eq!((topic.audit.entries, topic.faults.len()), (5_000, 8));
+    let [cut, refused, late, stopped, repeated, cut_again, killed, hung] = &topic.faults[..] else {
         unreachable!()
     };
     for rewound in [cut, refused, stopped, cut_again] {
@@ -30,20 +30,26 @@ async fn every_fault_is_survived() {
     for quiet in [late, repeated] {
         assert_eq!((quiet.rewinds, quiet.sent_again), (0, 0), "{quiet}");
     }
+    for lost in [killed, hung] {
+        assert!(lost.ensemble_changes >= 1, "{lost}");
+    }
     let refused = topic.refused;
     assert!(refused.duplicates >= 1 && refused.late >= 1, "{refused:?}");
     assert_eq!(
         (refused.duplicates, refused.late),
         (repeated.refused.duplicates, cut_again.refused.late)
     );
+    // Each spare takes over once, and only what the killed bookie held is lost.
+    let ledgers = topic.ledgers;
+    assert_eq!((ledgers.ensemble_changes, ledgers.under_replicated_fragments), (2, 1));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn topics_share_the_messages_and_have_faults_of_their_own() {
+async fn topics_share_the_messages_and_the_bookies_and_have_other_faults_of_their_own() {
     let report = report(&["--messages", "1001", "--topics", "2"]).await.unwrap();
     assert_eq!(report.verdict, Verdict::Passed);
     let topics = report.topics.iter().map(|topic| (topic.audit.entries, topic.faults.len()));
-    assert_eq!(topics.collect::<Vec<_>>(), [(501, 6), (500, 6)]);
+    assert_eq!(topics.collect::<Vec<_>>(), [(501, 8), (500, 6)]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -54,13 +60,18 @@ async fn fair_weather_sends_nothing_again() {
     let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
     assert_eq!((&json["verdict"], &json["topics"][0]["sent_again"]), (&"passed".into(), &0.into()));
     assert_eq!(json["topics"][0]["audit"]["entries"], 7);
+    let ledgers = &json["topics"][0]["ledgers"];
+    assert_eq!(
+        (&ledgers["ensemble_changes"], &ledgers["under_replicated_fragments"]),
+        (&0.into(), &0.into())
+    );
 }
 
 #[tokio::test]
 async fn too_few_messages_for_the_faults_are_refused_as_usage() {
-    let error = report(&["--messages", "69"]).await.unwrap_err();
+    let error = report(&["--messages", "89"]).await.unwrap_err();
     assert_eq!(error.exit_code(), 2);
-    assert!(error.to_string().contains("--messages 70"), "{error}");
+    assert!(error.to_string().contains("--messages 90"), "{error}");
 }
 
 #[tokio::test]

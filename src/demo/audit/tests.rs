@@ -33,8 +33,8 @@ async fn region(name: &str) -> Region {
     region
 }
 
-async fn ledgers(region: &Region) -> Vec<LedgerId> {
-    let listed = listed_ledgers(region, TOPIC).await.unwrap();
+async fn ledger_ids(region: &Region) -> Vec<LedgerId> {
+    let listed = ledgers::listed(region, TOPIC).await.unwrap();
     listed.into_iter().map(|listed| listed.ledger).collect()
 }
 
@@ -48,12 +48,12 @@ struct Regions {
 impl Regions {
     async fn new() -> Arc<Self> {
         let (west, east) = (region("west").await, region("east").await);
-        let ledger = ledgers(&east).await[1];
+        let ledger = ledger_ids(&east).await[1];
         Arc::new(Self { west, east, ledger })
     }
 
     async fn audit(&self) -> Audit {
-        let ledgers = ledgers(&self.west).await;
+        let ledgers = ledger_ids(&self.west).await;
         let last = Position::new(ledgers[2], EntryId(1));
         self.audit_with(MESSAGES, Some(last)).await
     }
@@ -116,7 +116,7 @@ async fn swapped_pair_is_named() {
 #[tokio::test]
 async fn unacknowledged_entries_are_counted() {
     let regions = Regions::new().await;
-    let mark_delete = Position::new(ledgers(&regions.west).await[0], EntryId(3));
+    let mark_delete = Position::new(ledger_ids(&regions.west).await[0], EntryId(3));
     let audit = regions.audit_with(MESSAGES, Some(mark_delete)).await;
     assert_eq!(audit.backlog, 6);
     assert_named(&audit, &format!("unacknowledged: mark-delete is {mark_delete}"));

@@ -1,6 +1,7 @@
 //! A transport with faults.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -163,6 +164,13 @@ impl BookieTransport for FaultTransport {
                 self.inner.submit(bookie, batch, &sink);
             }
         }
+    }
+}
+
+impl fmt::Debug for FaultTransport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let active = self.faults.active.lock();
+        f.debug_struct("FaultTransport").field("active", &*active).finish_non_exhaustive()
     }
 }
 
