@@ -69,12 +69,15 @@ pub(crate) async fn ensemble_changes(regions: &Regions, topic: &str) -> Result<u
     Ok(changes)
 }
 
-/// The bookies that a topic is written to; none before its first ledger.
-pub(crate) async fn last_ensemble(region: &Region, topic: &str) -> Result<Vec<BookieId>, Error> {
+/// The ledger that a topic is written to, and on which bookies; none before its first ledger.
+pub(crate) async fn last_ensemble(
+    region: &Region,
+    topic: &str,
+) -> Result<Option<(LedgerId, Vec<BookieId>)>, Error> {
     let listed = listed(region, topic).await?;
-    let Some(last) = listed.last() else { return Ok(Vec::new()) };
-    let metadata = metadata(region, last.ledger).await?;
-    Ok(metadata.last_ensemble().1.to_vec())
+    let Some(ListedLedger { ledger, .. }) = listed.last() else { return Ok(None) };
+    let metadata = metadata(region, *ledger).await?;
+    Ok(Some((*ledger, metadata.last_ensemble().1.to_vec())))
 }
 
 /// The ledgers of a topic as its record lists them, oldest first.
