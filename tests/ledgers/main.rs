@@ -49,7 +49,7 @@ const RECOVERY: Bounds = Bounds { recoverers: 1, writer: Writer::MayCrash, ..BOU
 const COMPETING: Bounds = Bounds { writer: Writer::HasCrashed, recoverers: 2, ..BOUNDS };
 
 const WRITTEN: u32 = mark::CHANGED | mark::ACKNOWLEDGED;
-const RECOVERED: u32 = mark::CLOSED_FULL | mark::CLOSED_SHORT;
+const RECOVERED: u32 = mark::CLOSED_FULL | mark::CLOSED_SHORT | mark::ACKNOWLEDGED;
 
 #[test]
 fn writer_acknowledges_nothing_of_bookies_that_the_record_does_not_name() {
@@ -59,12 +59,18 @@ fn writer_acknowledges_nothing_of_bookies_that_the_record_does_not_name() {
 
 #[test]
 fn change_that_lands_after_its_timeout_loses_nothing() {
-    check(Bounds { down: 2, record_faults: 1, ..BOUNDS }, WRITTEN | mark::LATE_WRITE);
+    check(Bounds { down: 2, record_faults: 2, ..BOUNDS }, WRITTEN | mark::LATE_WRITE);
+}
+
+#[test]
+fn bookie_that_comes_back_as_it_was_is_used_again() {
+    check(Bounds { entries: 2, bookies: 3, down: 2, ..BOUNDS }, mark::ACKNOWLEDGED);
 }
 
 #[test]
 fn bookie_that_comes_back_empty_counts_no_more() {
     check(Bounds { down: 2, wipes: 1, ..BOUNDS }, WRITTEN);
+    check(Bounds { entries: 2, bookies: 3, down: 1, wipes: 1, ..BOUNDS }, mark::ACKNOWLEDGED);
     check(Bounds { down: 1, wipes: 1, bookies: 3, ..RECOVERY }, RECOVERED);
 }
 

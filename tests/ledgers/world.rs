@@ -14,8 +14,8 @@ use bytes::Bytes;
 use georepl_storage::recover::{self, Recovered};
 use georepl_storage::write;
 use georepl_storage::{
-    BookieError, BookieId, EntryId, LedgerId, LedgerMetadata, LedgerState, Password, QuorumSizes,
-    RecordAnswer, RecordRequest, Request, Response, Time, Version,
+    AddKind, BookieError, BookieId, EntryId, LedgerId, LedgerMetadata, LedgerState, Password,
+    QuorumSizes, RecordAnswer, RecordRequest, Request, RequestBody, Response, Time, Version,
 };
 use georepl_tests::explore;
 
@@ -55,7 +55,8 @@ pub struct Bounds {
     pub losses: u8,
     /// Answers that come late, and timeouts that strike early.
     pub delays: u8,
-    /// Writes to the record whose answer is lost, or that land after their timeout.
+    /// Writes to the record whose answer is lost, or that land after their timeout, and reads that are answered with
+    /// the record of before.
     pub record_faults: u8,
     /// Whether bookies that are gone stay registered.
     pub zombies: bool,
@@ -79,6 +80,8 @@ pub enum Action {
     RecordAnswerLost(usize),
     /// The store has not carried it out when its time is over, and still may.
     RecordLate(usize),
+    /// The store answers a read with the record that was replaced last.
+    RecordStale(usize),
     /// A write that is late lands.
     RecordLands(usize),
     Down(usize),
@@ -118,6 +121,8 @@ pub struct World {
     answers: Vec<Flight<Response>>,
     record: Arc<LedgerMetadata>,
     version: Version,
+    /// The record before it.
+    replaced: Option<Arc<LedgerMetadata>>,
     /// The question that each client has asked.
     questions: Vec<Option<RecordRequest>>,
     /// Writes that may still land.
@@ -125,6 +130,10 @@ pub struct World {
     appended: u8,
     /// The last entry that was acknowledged to the application.
     acknowledged: Option<EntryId>,
+    /// How many bookies were gone for the writer at once, at most.
+    gone_at_once: usize,
+    /// Bookies (bits) that took each entry from the writer.
+    taken: Vec<u8>,
     /// The highest LAC that any reader could have learned.
     readable: Option<EntryId>,
     left: Bounds,
@@ -175,9 +184,12 @@ impl World {
             answers: Vec::new(),
             record,
             version,
+            replaced: None,
             late_writes: Vec::new(),
             appended: 0,
             acknowledged: None,
+            gone_at_once: 0,
+            taken: vec![0; bounds.entries.into()],
             readable: None,
             left: bounds,
             touched: if ensemble == write_quorum { 0 } else { ensemble },
@@ -257,10 +269,13 @@ impl World {
             write::Output::Record(question) => self.ask(WRITER, question),
             write::Output::Confirmed { through } => {
                 let ended = self.acknowledge(through);
-                self.broken = self.broken.take().or(ended.err());
+                self.broken = self.broken.take().or_else(|| ended.err());
             }
             write::Output::EnsembleChanged { .. } | write::Output::Closed(_) => {}
-            write::Output::Failed(_) => self.crash(WRITER, Client::Ended),
+            write::Output::Failed(error) => {
+                self.failed_writer(&error);
+                self.crash(WRITER, Client::Ended);
+            }
         }
     }
 
@@ -295,11 +310,30 @@ impl World {
         self.touch(bookie);
         let Request { id, body, .. } = message;
         let at = &mut self.bookies[bookie];
+        let added = match &body {
+            RequestBody::Add { entry, kind: AddKind::Normal, .. } => Some(entry.entry()),
+            _ => None,
+        };
         let result = at.answer(body);
         let known = result != Err(BookieError::Unreachable);
         let instance = known.then_some(at.instance);
         let message = Response { id, bookie: at.id.clone(), instance, result };
+        if let (Some(entry), Ok(_)) = (added, &message.result) {
+            self.taken[entry.get() as usize] |= 1 << bookie;
+            self.acknowledge_before_the_crash();
+        }
         Flight { client, bookie, message }
+    }
+
+    /// A writer that is said to have crashed may have done so at any time: it may have acknowledged what AQ bookies
+    /// have taken from it.
+    fn acknowledge_before_the_crash(&mut self) {
+        let next = EntryId::following(self.acknowledged);
+        let taken = self.taken.get(next.get() as usize).map_or(0, |taken| taken.count_ones());
+        if self.bounds.writer == Writer::HasCrashed && taken as usize >= self.bounds.sizes.2 {
+            self.acknowledged = Some(next);
+            self.acknowledge_before_the_crash();
+        }
     }
 
     fn deliver(&mut self, answer: Flight<Response>) {
@@ -317,9 +351,9 @@ impl World {
         self.drain(client);
     }
 
-    /// A read is answered at once: what counts is when the write that follows arrives.
+    /// A read that cannot go wrong is answered at once: what counts is when the write that follows arrives.
     fn ask(&mut self, client: usize, question: RecordRequest) {
-        if question == RecordRequest::Read {
+        if question == RecordRequest::Read && self.left.record_faults == 0 {
             let answer = self.ask_store(&question);
             self.answer_question(client, answer);
         } else {
@@ -332,8 +366,8 @@ impl World {
             RecordRequest::Read => RecordAnswer::Found(self.record.clone(), self.version),
             RecordRequest::Write { record, expected } if *expected == self.version => {
                 let checked = self.check_write(record);
-                self.broken = self.broken.take().or(checked.err());
-                self.record = record.clone();
+                self.broken = self.broken.take().or_else(|| checked.err());
+                self.replaced = Some(std::mem::replace(&mut self.record, record.clone()));
                 self.version = Version(self.version.0 + 1);
                 RecordAnswer::Written(self.version)
             }
@@ -395,7 +429,18 @@ impl World {
         let at = &mut self.bookies[bookie];
         at.presence = presence;
         at.registered = self.bounds.zombies;
-        if !at.registered {
+        // One that came back is there for the writer when it has answered that it is.
+        let asked = |number: usize| {
+            self.requests.iter().any(|flight| {
+                (flight.client, flight.bookie) == (WRITER, number)
+                    && matches!(flight.message.body, RequestBody::ReadLac { .. })
+            })
+        };
+        let gone = self.bookies.iter().enumerate();
+        let gone = gone.filter(|(number, at)| at.presence != Presence::Up || asked(*number));
+        let gone = gone.count();
+        self.gone_at_once = self.gone_at_once.max(gone);
+        if !self.bounds.zombies {
             self.tell_registry();
         }
     }
@@ -515,7 +560,9 @@ impl explore::World for World {
             on(question.is_some(), Action::Record(client));
             let may_fail = question.is_some() && self.left.record_faults > 0;
             on(may_fail, Action::RecordAnswerLost(client));
-            on(may_fail, Action::RecordLate(client));
+            on(may_fail && *question != Some(RecordRequest::Read), Action::RecordLate(client));
+            let stale = *question == Some(RecordRequest::Read) && self.replaced.is_some();
+            on(may_fail && stale, Action::RecordStale(client));
         }
         (0..self.late_writes.len()).for_each(|index| on(true, Action::RecordLands(index)));
         for (bookie, at) in self.bookies.iter().enumerate() {
@@ -599,6 +646,13 @@ impl explore::World for World {
                 let question = self.questions[client].take().expect("enabled with a question");
                 self.late_writes.push(question);
                 self.answer_question(client, RecordAnswer::Unknown("late".into()));
+            }
+            Action::RecordStale(client) => {
+                self.left.record_faults -= 1;
+                self.questions[client] = None;
+                let before = self.replaced.clone().expect("enabled when there was one");
+                let version = Version(self.version.0 - 1);
+                self.answer_question(client, RecordAnswer::Found(before, version));
             }
             Action::RecordLands(index) => {
                 let question = self.late_writes.remove(index);

@@ -52,7 +52,11 @@ pub(super) async fn read_lac(
             if ensemble[slot.index()] != response.bookie || answers.is_settled(slot) {
                 continue;
             }
+            // A bookie that was set up anew has forgotten what it knew: that it has nothing says nothing.
+            let recorded = metadata.instance_of(&response.bookie);
+            let is_other = recorded.zip(response.instance).is_some_and(|(one, other)| one != other);
             let failure = match response.result {
+                _ if is_other => Some(ReplicaError::OtherInstance),
                 Ok(ResponseBody::LastAddConfirmed { lac }) => {
                     stored = stored.max(lac);
                     None

@@ -109,13 +109,12 @@ pub(crate) fn start(
     let ledger = config.ledger;
     let machine = Machine::new(config);
     let report = Arc::new(Mutex::new(Report::of(&machine)));
-    let mut bookies = registry.bookies();
-    bookies.mark_changed();
     let driver = Driver {
         ledger,
         machine,
         core,
-        bookies: Some(bookies),
+        bookies: Some(registry.bookies()),
+        bookies_due: true,
         rng: Rng::new(),
         question: None,
         inbox: inbox.clone(),
@@ -251,6 +250,8 @@ struct Driver {
     core: Arc<Core>,
     /// None when the registry is gone and its list changes no more.
     bookies: Option<watch::Receiver<Arc<[RegisteredBookie]>>>,
+    /// The machine has yet to be told what it lists.
+    bookies_due: bool,
     rng: Rng,
     /// The machine's question about the record, if one is outstanding.
     question: Option<Question>,
@@ -327,7 +328,7 @@ impl Driver {
                 }
                 () = self.inbox.arrived.notified() => {}
                 () = timer.as_mut(), if armed.is_some() => armed = None,
-                () = change_of(&mut self.bookies) => {}
+                () = change_of(&mut self.bookies) => self.bookies_due = true,
             }
         }
     }
@@ -335,8 +336,10 @@ impl Driver {
     /// Tells the machine whom the registry lists, if that changed. The order is by lot, so that many ledgers that lose
     /// one bookie do not all move to the same other one.
     fn feed_bookies(&mut self) {
-        let Some(receiver) = &mut self.bookies else { return };
-        if let Ok(true) = receiver.has_changed() {
+        // A registry that is gone still leaves its last list.
+        if let Some(receiver) = &mut self.bookies
+            && std::mem::take(&mut self.bookies_due)
+        {
             let mut bookies = receiver.borrow_and_update().to_vec();
             // Sorted, so that the order depends on the generator alone.
             bookies.sort_unstable();
@@ -410,7 +413,7 @@ async fn answer_to(question: &mut Option<Question>) -> RecordAnswer {
 async fn change_of(bookies: &mut Option<watch::Receiver<Arc<[RegisteredBookie]>>>) {
     if let Some(receiver) = bookies {
         if receiver.changed().await.is_ok() {
-            return receiver.mark_changed();
+            return;
         }
         *bookies = None;
     }

@@ -360,7 +360,12 @@ impl Machine {
         let recorded = record.instance_of(&response.bookie);
         let is_other = recorded.zip(response.instance).is_some_and(|(one, other)| one != other);
         let standing = self.bookies.standing(record, &response.bookie);
-        if !answers || is_other || standing == Standing::OtherInstance {
+        if is_other || standing == Standing::OtherInstance {
+            let slots = self.adds.members().filter(|(_, m)| m.bookie == response.bookie);
+            let slots: Vec<_> = slots.map(|(slot, _)| slot).collect();
+            return slots.into_iter().for_each(|slot| self.lose(slot, Failure::OtherInstance));
+        }
+        if !answers {
             return;
         }
         self.bookies.on_answer(&response.bookie);
@@ -389,8 +394,12 @@ impl Machine {
             let (_, member) = self.adds.members().nth(slot.index()).expect("a member per slot");
             let (is_lost, after) =
                 (member.failure().is_some(), standing(&self.bookies, &member.bookie));
+            let is_known = member.failure() == Some(Failure::OtherInstance);
             match (before, after) {
-                (_, Standing::OtherInstance) if !is_lost => self.lose(slot, Failure::OtherInstance),
+                // Also one that was lost before: what it had acknowledged counts no more.
+                (_, Standing::OtherInstance) if !is_known => {
+                    self.lose(slot, Failure::OtherInstance)
+                }
                 // It was started again, and what it had been sent and not answered is lost.
                 (Standing::Away, Standing::Writable) if !is_lost => {
                     self.adds.restart(now, slot, &self.limits);

@@ -31,6 +31,8 @@ pub(super) struct Record {
     phase: Phase,
     /// The version that a write without answer expects; none when no write of ours can land any more.
     doubt: Option<Version>,
+    /// No older version is believed: a store may answer a read with a value that has been replaced.
+    least: Version,
     /// Why there was no answer to the last reads, and to how many in a row.
     unanswered: Option<(u32, Arc<str>)>,
     rights: Rights,
@@ -72,7 +74,7 @@ pub(super) enum Learnt {
 impl Record {
     pub(super) const fn new(newest: Arc<LedgerMetadata>, version: Version) -> Self {
         let (phase, rights) = (Phase::Settled, Rights::Write);
-        Self { newest, version, phase, doubt: None, unanswered: None, rights }
+        Self { newest, version, phase, doubt: None, least: version, unanswered: None, rights }
     }
 
     pub(super) const fn newest(&self) -> &Arc<LedgerMetadata> {
@@ -129,7 +131,7 @@ impl Record {
         let question = question.clone();
         match (question, answer) {
             (RecordRequest::Read, RecordAnswer::Found(record, version))
-                if version >= self.version =>
+                if version >= self.least =>
             {
                 self.adopt(record, version)
             }
@@ -137,8 +139,9 @@ impl Record {
                 self.adopt(record, version)
             }
             // The version has moved on, so an earlier write that expected it is dead as well.
-            (RecordRequest::Write { .. }, RecordAnswer::Conflict) => {
+            (RecordRequest::Write { expected, .. }, RecordAnswer::Conflict) => {
                 self.doubt = None;
+                self.least = self.least.max(Version(expected.0 + 1));
                 self.ask(RecordRequest::Read);
                 Learnt::Unsettled
             }
@@ -198,6 +201,7 @@ impl Record {
 
     fn adopt(&mut self, record: Arc<LedgerMetadata>, version: Version) -> Learnt {
         (self.newest, self.version, self.unanswered) = (record, version, None);
+        self.least = version;
         // The write without answer still finds the version it expects. It must not land after what is decided now:
         // the change it carries would make entries acknowledged meanwhile ones of an ensemble that lacks them.
         if self.doubt == Some(version) && self.rights == Rights::Write {

@@ -1,6 +1,6 @@
 //! What must hold after every step, and what an exploration must have met.
 
-use georepl_storage::{BookieId, EntryId, LedgerEnd, LedgerMetadata, LedgerState, recover};
+use georepl_storage::{BookieId, EntryId, LedgerEnd, LedgerMetadata, LedgerState, recover, write};
 
 use super::bookie::Presence;
 use super::{Client, World, payload};
@@ -65,6 +65,17 @@ impl World {
             - self.left.wipes;
         if gone == 0 && faults == 0 && self.bounds.down == self.left.down {
             self.breaks(format!("C3: a recovery fails for nothing: {error}"));
+        }
+    }
+
+    /// A writer that ends for want of bookies must have wanted them: one that came back in the life that it knows, and
+    /// has answered, is there.
+    pub(super) fn failed_writer(&mut self, error: &write::Error) {
+        let write::Error::QuorumLost { .. } = error else { return };
+        let faults = self.bounds.delays + self.bounds.losses + self.bounds.wipes;
+        if self.gone_at_once < self.bounds.sizes.2 && faults == 0 {
+            let gone = self.gone_at_once;
+            self.breaks(format!("C5: never more than {gone} gone, and the writer ends: {error}"));
         }
     }
 
