@@ -446,6 +446,7 @@ impl<E> Machine<E> {
         if flow.any_session() == Some(session) {
             flow.retry_open(now, message, &self.limits);
             self.accounting.links_lost += 1;
+            self.outputs.push_back(Output::Close(session));
             self.begin_rewind(now, RewindReason::LinkLost);
         }
     }

@@ -224,7 +224,10 @@ impl fmt::Display for Reason {
                 write!(f, "the remote refused {position} {times} times: {message}")
             }
             Self::Unreadable { position, message } => {
-                write!(f, "{position} is not readable: {message}")
+                write!(
+                    f,
+                    "{position} is not readable: {message}; skip it and start the replicator anew"
+                )
             }
             Self::ReadFailed { message } => write!(f, "storage failed: {message}"),
             Self::AwaitingReceipts { entries, first } => {

@@ -5,7 +5,7 @@
 mod bookies;
 
 use std::ops::Range;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use georepl::cursor::Offset;
 use georepl::replicator::{Accounting, Reason, ReleaseOrder, State};
@@ -54,8 +54,8 @@ enum Fault {
     StopWhileWaiting,
     RepeatSends,
     CutLinkAgain,
-    KillBookie,
     HangBookie,
+    KillBookie,
 }
 
 impl Fault {
@@ -66,8 +66,8 @@ impl Fault {
         Self::StopWhileWaiting,
         Self::RepeatSends,
         Self::CutLinkAgain,
-        Self::KillBookie,
         Self::HangBookie,
+        Self::KillBookie,
     ];
 
     fn is_in(self, scope: Scope) -> bool {
@@ -78,7 +78,7 @@ impl Fault {
             | Self::StopWhileWaiting
             | Self::RepeatSends
             | Self::CutLinkAgain => true,
-            Self::KillBookie | Self::HangBookie => scope == Scope::Region,
+            Self::HangBookie | Self::KillBookie => scope == Scope::Region,
         }
     }
 }
@@ -288,15 +288,17 @@ async fn until(
     what: &'static str,
     condition: impl Fn() -> bool,
 ) -> Result<(), Stalled> {
-    let mut last = (lane.progress(), Instant::now());
+    // Counted in polls, because a process that was stopped and continued has waited for nothing.
+    let (mut last, mut waited) = (lane.progress(), Duration::ZERO);
     while !condition() {
         let progress = lane.progress();
-        if progress != last.0 {
-            last = (progress, Instant::now());
-        } else if last.1.elapsed() > STALL {
+        if progress != last {
+            (last, waited) = (progress, Duration::ZERO);
+        } else if waited > STALL {
             return Err(stalled(lane, what));
         }
         tokio::time::sleep(POLL).await;
+        waited += POLL;
     }
     Ok(())
 }
@@ -306,7 +308,15 @@ async fn within<T>(
     what: &'static str,
     future: impl Future<Output = T>,
 ) -> Result<T, Stalled> {
-    tokio::time::timeout(STALL, future).await.map_err(|_| stalled(lane, what))
+    let patience = async {
+        for _ in 0..STALL.as_secs() {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    };
+    tokio::select! {
+        result = future => Ok(result),
+        () = patience => Err(stalled(lane, what)),
+    }
 }
 
 fn stalled(lane: &Lane, what: &'static str) -> Stalled {

@@ -21,7 +21,7 @@ async fn every_fault_is_survived() {
     assert_eq!(report.verdict, Verdict::Passed);
     let [topic] = &report.topics[..] else { panic!("one topic was asked for") };
     assert_eq!((topic.audit.entries, topic.faults.len()), (5_000, 8));
-    let [cut, refused, late, stopped, repeated, cut_again, killed, hung] = &topic.faults[..] else {
+    let [cut, refused, late, stopped, repeated, cut_again, hung, killed] = &topic.faults[..] else {
         unreachable!()
     };
     for rewound in [cut, refused, stopped, cut_again] {

@@ -131,7 +131,8 @@ impl<E> Flow<E> {
 
     /// Nothing is read or sent any more. What storage still does no longer matters.
     pub(super) fn settle_until(&mut self, until: Time) {
-        self.stop_at = Some(until);
+        // Of two who wait, each was promised its own time.
+        self.stop_at = Some(self.stop_at.map_or(until, |earlier| earlier.min(until)));
         self.read_due = None;
         self.read_retry = None;
     }

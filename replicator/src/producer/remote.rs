@@ -32,8 +32,7 @@ pub trait RemoteProducer: Send + Sync {
 /// An open session. Dropping it closes it; what was submitted before may still land until the
 /// opening of a newer session is answered.
 ///
-/// It is used, and dropped, by the task of the replicator while that holds its own lock: neither
-/// may wait, nor call the replicator, which would wait for ever.
+/// It is used, and dropped, by the task of the replicator, which it must not keep waiting.
 pub trait RemoteSession: Send {
     /// Publishes entries in the order given. Never blocks: what may be outstanding is bounded by
     /// the replicator's window. Each entry is answered by a receipt, or the session is lost.
