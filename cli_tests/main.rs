@@ -65,7 +65,9 @@ fn demo_with_faults_passes_and_reports_every_figure() {
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let report = report(&output);
     assert_eq!(report["verdict"], "passed");
-    let [topic] = report["topics"].as_array().unwrap().as_slice() else { panic!("{report}") };
+    let [topic] = report["topics"].as_array().expect("a list").as_slice() else {
+        panic!("{report}")
+    };
     let (audit, number) = (&topic["audit"], |value: &Value| value.as_u64().expect("a number"));
     assert_eq!(audit["entries"], 2_000);
     assert!(number(&audit["bytes"]) > 1_000_000, "2,000 events of some 700 bytes");
@@ -75,11 +77,11 @@ fn demo_with_faults_passes_and_reports_every_figure() {
         assert_eq!(audit[name], 0, "{name}");
     }
     assert!(number(&audit["lag_p50_ms"]) <= number(&audit["lag_p99_ms"]));
-    let digest = audit["source_sha256"].as_str().unwrap();
+    let digest = audit["source_sha256"].as_str().expect("a text");
     assert_eq!((digest.len(), &audit["target_sha256"]), (64, &audit["source_sha256"]));
     for throughput in [&report["throughput"], &topic["throughput"]] {
         for name in ["seconds", "entries_per_second", "bytes_per_second"] {
-            assert!(throughput[name].as_f64().unwrap() > 0.0, "{name}");
+            assert!(throughput[name].as_f64().expect("a number") > 0.0, "{name}");
         }
     }
     assert!(number(&topic["rewinds"]) >= 5, "the start's, and one for each of four faults");
@@ -88,11 +90,11 @@ fn demo_with_faults_passes_and_reports_every_figure() {
     assert!(number(&topic["refused"]["late"]) >= 1);
     assert!(number(&topic["ledgers"]["ensemble_changes"]) >= 2, "a bookie killed, one hung");
     assert!(number(&topic["ledgers"]["under_replicated_fragments"]) >= 1, "the killed one's");
-    let faults = topic["faults"].as_array().unwrap();
+    let faults = topic["faults"].as_array().expect("a list");
     let (_, stderr) = words(&output);
     assert_eq!(faults.len(), 8);
     for fault in faults {
-        let fault = fault["fault"].as_str().unwrap();
+        let fault = fault["fault"].as_str().expect("a text");
         let lines = stderr.lines().filter(|line| line.contains(fault) && line.contains("survived"));
         assert!(lines.count() >= 1, "{fault}: {stderr}");
     }
@@ -139,8 +141,8 @@ fn planted_damage_of_every_kind_is_caught_by_the_exit_status() {
         let report = report(&output);
         let audit = &report["topics"][0]["audit"];
         assert_eq!((&report["verdict"], &audit[figure]), (&"failed".into(), &1.into()), "{audit}");
-        let findings = audit["findings"].as_array().unwrap();
-        let named = |told: &Value| told.as_str().unwrap().contains(finding);
+        let findings = audit["findings"].as_array().expect("a list");
+        let named = |told: &Value| told.as_str().expect("a text").contains(finding);
         assert!(findings.iter().any(named), "{findings:?}");
     }
     let (stdout, _) = words(&run(&["demo", "--messages", "300", "--plant", "swapped"]));
@@ -163,7 +165,7 @@ fn unreadable_file_is_named() {
 #[test]
 fn empty_input_is_named() {
     let path = file("empty", b"");
-    let path = path.to_str().unwrap();
+    let path = path.to_str().expect("a path in UTF-8");
     assert_refused(&run(&["demo", "--input", path]), 1, path);
     let output = run_with_input(&["demo", "--input", "-"], b"");
     assert_refused(&output, 1, "standard input is empty");
@@ -180,14 +182,14 @@ fn line_above_the_largest_message_is_named_by_its_number_and_one_of_that_size_pa
     assert_eq!(report(&output)["topics"][0]["audit"]["bytes"], 2 * (5 + largest as u64));
     input.push(b'x');
     let path = file("long-line", &input);
-    let output = run(&["demo", "--input", path.to_str().unwrap()]);
+    let output = run(&["demo", "--input", path.to_str().expect("a path in UTF-8")]);
     assert_refused(&output, 1, "line 2 of ");
 }
 
 #[test]
 fn bytes_that_are_no_text_are_replicated() {
     let path = file("no-text", b"\xff\xfe\n\x00\x80\n");
-    let path = path.to_str().unwrap();
+    let path = path.to_str().expect("a path in UTF-8");
     let output = run(&["demo", "--messages", "100", "--json", "--input", path]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let report = report(&output);
@@ -229,7 +231,7 @@ fn reader_that_went_away_changes_nothing_but_the_report() {
     ] {
         let mut child = spawn(args, Stdio::null());
         drop(child.stdout.take());
-        let output = child.wait_with_output().unwrap();
+        let output = child.wait_with_output().expect("the binary ends");
         let (_, stderr) = words(&output);
         assert_eq!(output.status.code(), Some(status), "{stderr}");
         assert!(!stderr.contains("panicked"), "{stderr}");
@@ -240,9 +242,15 @@ fn reader_that_went_away_changes_nothing_but_the_report() {
 #[cfg(target_os = "linux")]
 #[test]
 fn report_that_cannot_be_written_is_an_error() {
-    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("Linux has it");
     let output = georepl(&["demo", "--messages", "300", "--no-faults"]).stdout(full).output();
-    let (_, stderr) = words(output.as_ref().unwrap());
-    assert_eq!(output.unwrap().status.code(), Some(1), "{stderr}");
-    assert!(stderr.lines().last().unwrap().starts_with("georepl: the report could not be written"));
+    let (_, stderr) = words(output.as_ref().expect("the binary runs"));
+    assert_eq!(output.expect("the binary runs").status.code(), Some(1), "{stderr}");
+    assert!(
+        stderr
+            .lines()
+            .last()
+            .expect("a line")
+            .starts_with("georepl: the report could not be written")
+    );
 }

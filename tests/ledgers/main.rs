@@ -116,25 +116,25 @@ fn two_recoveries_agree() {
 }
 
 #[test]
-#[ignore = "two minutes"]
+#[ignore = "a long search of two minutes; the command is above"]
 fn two_recoveries_agree_when_a_bookie_dies() {
     check(Bounds { dead: 1, ..COMPETING }, RECOVERED);
 }
 
 #[test]
-#[ignore = "minutes"]
+#[ignore = "a long search of minutes; the command is above"]
 fn two_recoveries_agree_when_a_message_is_lost() {
     check(Bounds { losses: 1, bookies: 3, ..COMPETING }, RECOVERED);
 }
 
 #[test]
-#[ignore = "minutes, and gigabytes"]
+#[ignore = "a long search of minutes and gigabytes; the command is above"]
 fn two_recoveries_agree_when_a_bookie_dies_and_a_message_is_lost() {
     check(Bounds { dead: 1, losses: 1, bookies: 3, ..COMPETING }, RECOVERED);
 }
 
 #[test]
-#[ignore = "minutes"]
+#[ignore = "a long search of minutes; the command is above"]
 fn recovery_after_one_that_crashed_cuts_nothing_acknowledged() {
     let dead = Bounds { recoverers: 1, restarts: 1, entries: 2, ..COMPETING };
     check(Bounds { dead: 1, ..dead }, RECOVERED);

@@ -162,7 +162,7 @@ impl World {
             actors.push(("reader", tokio::spawn(self.clone().follow(ledger))));
         }
         let chaos = tokio::spawn(self.clone().misfortunes(assumption));
-        tokio::time::sleep(self.millis(20_000..90_000)).await;
+        idle(self.millis(20_000..90_000)).await;
         chaos.abort();
         let _its_end_is_no_news = chaos.await;
         self.calm();
@@ -191,7 +191,7 @@ impl World {
         let entries = self.weather.draw(|rng| rng.usize(5..60));
         let mut appended = 0;
         while appended < entries {
-            tokio::time::sleep(self.millis(0..1_500)).await;
+            idle(self.millis(0..1_500)).await;
             let batch = self.weather.draw(|rng| rng.usize(1..5));
             let payloads: Vec<_> = (0..batch).map(|i| self.payload(appended + i)).collect();
             let Ok(first) = writer.append(payloads.iter().cloned()) else {
@@ -205,7 +205,7 @@ impl World {
                 self.weather.note(format_args!("writer crashes"));
                 drop(writer);
             }
-            1 => tokio::time::sleep(self.millis(1_000..60_000)).await,
+            1 => idle(self.millis(1_000..60_000)).await,
             _ => self.close(writer).await,
         }
     }
@@ -231,7 +231,7 @@ impl World {
                     return self.oracle.told_end("the late writer", closed.found);
                 }
                 Err(CloseError::Unknown { .. }) => {
-                    tokio::time::sleep(Duration::from_secs(1)).await;
+                    idle(Duration::from_secs(1)).await;
                 }
                 Err(CloseError::Fenced { .. }) => return,
                 Err(error) => return self.oracle.broken(format_args!("close: {error}")),
@@ -241,13 +241,13 @@ impl World {
 
     /// Recovers the ledger once it feels like it, and may crash over it.
     async fn recover_some_time(self, ledger: LedgerId) {
-        tokio::time::sleep(self.millis(0..60_000)).await;
+        idle(self.millis(0..60_000)).await;
         for _ in 0..self.weather.draw(|rng| rng.usize(1..4)) {
             let patience = self.millis(100..30_000);
             if let Ok(Ok(_)) = tokio::time::timeout(patience, self.recover(ledger)).await {
                 return;
             }
-            tokio::time::sleep(self.millis(0..5_000)).await;
+            idle(self.millis(0..5_000)).await;
         }
     }
 
@@ -272,19 +272,19 @@ impl World {
             if let Ok(end) = self.recover(ledger).await {
                 return end;
             }
-            tokio::time::sleep(Duration::from_secs(1)).await;
+            idle(Duration::from_secs(1)).await;
         }
     }
 
     /// Reads along until the ledger is closed and read.
     async fn follow(self, ledger: LedgerId) {
-        tokio::time::sleep(self.millis(0..30_000)).await;
+        idle(self.millis(0..30_000)).await;
         let mut next = EntryId::FIRST;
         let mut shown = None;
         let reader = loop {
             match self.client().open(ledger, &Password::from("secret")).await {
                 Ok(reader) => break reader,
-                Err(_) => tokio::time::sleep(self.millis(100..3_000)).await,
+                Err(_) => idle(self.millis(100..3_000)).await,
             }
         };
         loop {
@@ -304,7 +304,7 @@ impl World {
                 Ok(Err(_)) | Err(_) => None,
             };
             let Some(through) = through else {
-                tokio::time::sleep(self.millis(1..1_000)).await;
+                idle(self.millis(1..1_000)).await;
                 continue;
             };
             match reader.read(next, through).await {
@@ -323,7 +323,7 @@ impl World {
         if matches!(error, ReadError::NoSuchEntry { .. }) && self.weather.is_calm() {
             self.oracle.broken(format_args!("S5: {error}"));
         }
-        tokio::time::sleep(self.millis(100..3_000)).await;
+        idle(self.millis(100..3_000)).await;
     }
 
     /// The LAC of one handle only rises, but for the end of a closed ledger.
@@ -366,7 +366,7 @@ impl World {
             Assumption::Broken => usize::MAX,
         };
         loop {
-            tokio::time::sleep(self.millis(50..4_000)).await;
+            idle(self.millis(50..4_000)).await;
             let bookie = &ids[self.weather.draw(|rng| rng.usize(..ids.len()))];
             let what = self.weather.draw(|rng| rng.u8(..15));
             self.weather.note(format_args!("misfortune {what} of {bookie}"));
@@ -451,4 +451,10 @@ async fn within<T>(what: &str, future: impl Future<Output = T>) -> Result<T, Str
 
 async fn finished(who: &str, actor: JoinHandle<()>) -> Result<(), String> {
     within(who, actor).await?.map_err(|error| format!("the {who} panicked: {error}"))
+}
+
+/// Lets virtual time pass: an actor's own pace, or the length of a storm. Nothing of the wall clock is waited for, and
+/// no outcome: those are awaited.
+async fn idle(time: Duration) {
+    tokio::time::sleep(time).await;
 }
