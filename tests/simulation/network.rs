@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 
 use georepl_storage::{
-    BookieId, BookieTransport, CompletionSink, MemoryBookies, Request, RequestBody, Response,
-    ResponseBody,
+    BookieError, BookieId, BookieTransport, CompletionSink, MemoryBookies, Request, RequestBody,
+    Response, ResponseBody,
 };
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -90,7 +90,13 @@ impl Network {
                 self.weather.note(format_args!("{bookie} <- {}", ShownRequest(&request)));
                 let sink: Arc<dyn CompletionSink> =
                     Arc::new(Returning { network: self.clone(), sink });
-                self.bookies.submit(&bookie, &mut vec![request], &sink);
+                if self.weather.refuses(&bookie) {
+                    let (id, instance) = (request.id, self.bookies.instance(&bookie));
+                    let result = Err(BookieError::TooManyRequests);
+                    sink.complete(&mut vec![Response { id, bookie, instance, result }]);
+                } else {
+                    self.bookies.submit(&bookie, &mut vec![request], &sink);
+                }
             }
             Message::Response { response, sink } => {
                 self.weather.note(format_args!("{}", ShownResponse(&response)));

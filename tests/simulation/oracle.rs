@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use georepl_storage::{
-    BookieId, EntryId, LedgerEnd, LedgerEntry, LedgerId, LedgerMetadata, LedgerState,
+    BookieId, Entry, EntryId, LedgerEnd, LedgerEntry, LedgerId, LedgerMetadata, LedgerState,
     MemoryBookies, decode_metadata,
 };
 use parking_lot::Mutex;
@@ -30,7 +30,8 @@ struct Truth {
     /// The writer has said that it takes no more.
     failed: bool,
     record: Option<LedgerMetadata>,
-    wiped: BTreeSet<BookieId>,
+    /// The copies that were good until their bookie lost or damaged them.
+    lost: BTreeSet<(BookieId, EntryId)>,
     violation: Option<String>,
     pub counts: Counts,
 }
@@ -45,6 +46,9 @@ pub struct Counts {
     pub recoveries: u64,
     pub closed_by_writer: u64,
     pub lengths_too_low: u64,
+    pub copies_damaged: u64,
+    pub requests_refused: u64,
+    pub sessions_lost: u64,
 }
 
 impl Oracle {
@@ -62,6 +66,7 @@ impl Oracle {
         let mut counts = truth.counts;
         counts.appended = truth.appended.len() as u64;
         counts.acknowledged = EntryId::following(truth.acknowledged).0;
+        (counts.requests_refused, counts.sessions_lost) = self.weather.refused_and_lost();
         counts.ensemble_changes =
             truth.record.as_ref().map_or(0, |record| record.ensembles().len() as u64 - 1);
         counts
@@ -75,8 +80,19 @@ impl Oracle {
         self.truth.lock().ledger = Some(ledger);
     }
 
-    pub fn wiped(&self, bookie: &BookieId) {
-        self.truth.lock().wiped.insert(bookie.clone());
+    /// The ids of the entries of which a bookie has a copy, good or bad.
+    pub fn held(&self, bookie: &BookieId) -> Vec<EntryId> {
+        let ledger = self.truth.lock().ledger;
+        let copies = ledger.map(|ledger| self.bookies.entries(bookie, ledger)).unwrap_or_default();
+        copies.iter().map(Entry::entry).collect()
+    }
+
+    /// A bookie is about to lose its copies of these entries. Only the good ones are a loss.
+    pub fn losing(&self, bookie: &BookieId, entries: &[EntryId]) {
+        let mut truth = self.truth.lock();
+        let good = entries.iter().filter(|entry| self.holds(&truth, bookie, **entry));
+        let good: Vec<_> = good.map(|entry| (bookie.clone(), *entry)).collect();
+        truth.lost.extend(good);
     }
 
     /// The writer took an append.
@@ -123,19 +139,22 @@ impl Oracle {
         }
     }
 
-    /// S6: AQ members of the ensemble that the record names hold the entry, or did until they were wiped.
+    fn holds(&self, truth: &Truth, bookie: &BookieId, entry: EntryId) -> bool {
+        let Some(ledger) = truth.ledger else { return false };
+        let appended = truth.appended.get(entry.0 as usize);
+        let copies = self.bookies.entries(bookie, ledger);
+        copies.iter().any(|copy| copy.entry() == entry && Some(copy.payload()) == appended)
+    }
+
+    /// S6: AQ members of the write set that the record names hold the entry, or did until they lost their copy.
     fn check_ack_quorum(&self, truth: &mut Truth, record: &LedgerMetadata, entry: EntryId) {
-        let Some(ledger) = truth.ledger else { return };
-        let Some(payload) = truth.appended.get(entry.0 as usize).cloned() else { return };
-        let members: BTreeSet<_> = record.ensemble_of(entry).iter().collect();
-        let holds = |member: &BookieId| {
-            let copies = self.bookies.entries(member, ledger);
-            copies.iter().any(|copy| copy.entry() == entry && *copy.payload() == payload)
+        let (ensemble, sizes) = (record.ensemble_of(entry), record.sizes());
+        let members: Vec<_> = sizes.write_set(entry).map(|slot| &ensemble[slot.index()]).collect();
+        let held = |member: &BookieId| {
+            truth.lost.contains(&(member.clone(), entry)) || self.holds(truth, member, entry)
         };
-        let holders =
-            members.iter().filter(|member| holds(member) || truth.wiped.contains(**member));
-        let (holders, needed) = (holders.count(), record.sizes().ack());
-        let ok = holders >= needed;
+        let holders = members.iter().filter(|member| held(member)).count();
+        let (ok, needed) = (holders >= sizes.ack(), sizes.ack());
         self.check(
             truth,
             ok,
@@ -151,8 +170,9 @@ impl Oracle {
             Err(error) => return self.check(&mut truth, false, format_args!("S1: {error}")),
         };
         self.weather.note(format_args!("record: {:?} {:?}", record.state(), record.ensembles()));
-        if let Some(before) = truth.record.take() {
-            self.check_transition(&mut truth, &before, &record);
+        let before = truth.record.take();
+        if let Some(before) = &before {
+            self.check_transition(&mut truth, before, &record);
         }
         if let LedgerState::Closed(end) = record.state() {
             let ok = end.last_entry >= truth.acknowledged;
@@ -169,7 +189,8 @@ impl Oracle {
                 ok,
                 format_args!("S19: closed at {end:?}, beyond what was appended"),
             );
-            self.check_length(&mut truth, end);
+            let before = before.as_ref().map(LedgerMetadata::state);
+            self.check_length(&mut truth, before, end);
             for entry in (0..entries as u64).map(EntryId) {
                 self.check_ack_quorum(&mut truth, &record, entry);
             }
@@ -219,12 +240,13 @@ impl Oracle {
         }
     }
 
-    /// S20. A recovery that could not read the last entry may have closed with less.
-    fn check_length(&self, truth: &mut Truth, end: LedgerEnd) {
+    /// S20. Only a recovery may close with less, when it could not read the last entry.
+    fn check_length(&self, truth: &mut Truth, before: Option<LedgerState>, end: LedgerEnd) {
         let entries = EntryId::following(end.last_entry).0 as usize;
         let length: u64 = truth.appended.iter().take(entries).map(|p| p.len() as u64).sum();
         let exact = end.length == length;
-        let ok = exact || (end.length < length && !self.weather.is_calm());
+        let is_recovered = before == Some(LedgerState::InRecovery);
+        let ok = exact || (is_recovered && end.length < length && !self.weather.is_calm());
         self.check(truth, ok, format_args!("S20: length {length} recorded as {end:?}"));
         truth.counts.lengths_too_low += u64::from(!exact);
     }

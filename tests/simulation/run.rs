@@ -1,26 +1,27 @@
 //! One run: a ledger, its writer, recoverers and readers, and the misfortunes of their bookies, all from one seed.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use bytes::Bytes;
 use fastrand::Rng;
-use georepl_storage::bookie_rules::Mode;
 use georepl_storage::write::{self, AppendSink, CloseError};
 use georepl_storage::{
-    BookieId, BookieRegistry, ClientConfig, EntryId, Instance, LedgerClient, LedgerEnd, LedgerId,
-    LedgerMetadata, LedgerOptions, LedgerReader, LedgerState, LedgerWriter, MemoryBookieRegistry,
-    MemoryBookies, Password, QuorumSizes, ReadError, RegisteredBookie, Tail,
+    Advice, BookieId, ClientConfig, EntryId, LedgerClient, LedgerEnd, LedgerId, LedgerMetadata,
+    LedgerOptions, LedgerReader, LedgerState, LedgerWriter, MemoryBookieRegistry, MemoryBookies,
+    Password, QuorumSizes, ReadError, Tail,
 };
 use tokio::task::JoinHandle;
 
 use crate::network::{Network, Transport};
 use crate::oracle::{Counts, Oracle};
 use crate::store::Store;
-use crate::weather::{Log, Season, Way, Weather};
+use crate::weather::{Log, Season, Weather};
 
 /// What bookies may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,14 +65,14 @@ const SIZES: [(usize, usize, usize); 8] =
     [(3, 3, 2), (3, 3, 2), (4, 3, 2), (3, 2, 2), (4, 2, 2), (2, 2, 2), (3, 3, 3), (2, 2, 1)];
 
 #[derive(Clone)]
-struct World {
-    bookies: Arc<MemoryBookies>,
-    registry: Arc<MemoryBookieRegistry>,
-    weather: Arc<Weather>,
-    oracle: Arc<Oracle>,
+pub struct World {
+    pub bookies: Arc<MemoryBookies>,
+    pub registry: Arc<MemoryBookieRegistry>,
+    pub weather: Arc<Weather>,
+    pub oracle: Arc<Oracle>,
     network: Arc<Network>,
     store: Store,
-    sizes: QuorumSizes,
+    pub sizes: QuorumSizes,
 }
 
 /// Runs one seed in a runtime of its own, whose time passes only when everybody waits.
@@ -80,16 +81,43 @@ pub fn run(seed: u64, assumption: Assumption, log: Log) -> Result<Report, Violat
     fastrand::seed(seed);
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_time().start_paused(true).build().expect("a runtime");
-    runtime.block_on(async {
-        let world = World::new(Rng::with_seed(seed), log);
-        if let Err(what) = world.play(assumption).await {
-            world.oracle.broken(format_args!("{what}"));
-        }
-        match world.oracle.violation() {
-            Some(what) => Err(Violation { seed, what }),
-            None => Ok(Report { counts: world.oracle.counts(), trace: world.weather.trace() }),
-        }
-    })
+    let played = noticing_panics(|| {
+        runtime.block_on(async {
+            let world = World::new(Rng::with_seed(seed), log);
+            if let Err(what) = world.play(assumption).await {
+                world.oracle.broken(format_args!("{what}"));
+            }
+            match world.oracle.violation() {
+                Some(what) => Err(what),
+                None => Ok(Report { counts: world.oracle.counts(), trace: world.weather.trace() }),
+            }
+        })
+    });
+    played.map_err(|what| Violation { seed, what })
+}
+
+thread_local! {
+    /// The first panic on this thread since somebody looked.
+    static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Runs something, and makes an error of any panic on this thread: also of one in a task that nobody waits for.
+pub fn noticing_panics<T>(run: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let before = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            PANIC.with_borrow_mut(|first| _ = first.get_or_insert_with(|| info.to_string()));
+            before(info);
+        }));
+    });
+    PANIC.take();
+    let ran = panic::catch_unwind(AssertUnwindSafe(run));
+    match (PANIC.take(), ran) {
+        (Some(panic), _) => Err(panic),
+        (None, Ok(result)) => result,
+        (None, Err(_)) => Err("it was unwound without a panic".into()),
+    }
 }
 
 /// Tells the oracle what the writer's task says.
@@ -106,9 +134,9 @@ impl AppendSink for Sink {
     fn failed(&self, _: LedgerId, error: write::Error) {
         self.weather.note(format_args!("writer failed: {error}"));
         self.oracle.failed();
-        match error {
+        match &error {
             write::Error::Stopped { .. } => {
-                self.oracle.broken(format_args!("the writer's task died"))
+                self.oracle.broken(format_args!("the writer's task died: {error}"));
             }
             write::Error::ClosedElsewhere(closed) if closed.lost().is_some() => {
                 self.oracle.broken(format_args!("S4: {closed}"));
@@ -143,12 +171,8 @@ impl World {
         LedgerClient::new(transport, store, self.registry.clone(), ClientConfig::default())
     }
 
-    fn millis(&self, range: Range<u64>) -> Duration {
+    pub fn millis(&self, range: Range<u64>) -> Duration {
         Duration::from_millis(self.weather.draw(|rng| rng.u64(range)))
-    }
-
-    fn chance(&self, percent: u8) -> bool {
-        self.weather.draw(|rng| rng.u8(..100)) < percent
     }
 
     async fn play(&self, assumption: Assumption) -> Result<(), String> {
@@ -161,7 +185,7 @@ impl World {
         for _ in 0..self.weather.draw(|rng| rng.usize(1..3)) {
             actors.push(("reader", tokio::spawn(self.clone().follow(ledger))));
         }
-        let chaos = tokio::spawn(self.clone().misfortunes(assumption));
+        let chaos = tokio::spawn(self.clone().misfortunes(ledger, assumption));
         idle(self.millis(20_000..90_000)).await;
         chaos.abort();
         let _its_end_is_no_news = chaos.await;
@@ -194,10 +218,13 @@ impl World {
             idle(self.millis(0..1_500)).await;
             let batch = self.weather.draw(|rng| rng.usize(1..5));
             let payloads: Vec<_> = (0..batch).map(|i| self.payload(appended + i)).collect();
-            let Ok(first) = writer.append(payloads.iter().cloned()) else {
-                break;
-            };
-            self.oracle.appended(first, &payloads);
+            match writer.append(payloads.iter().cloned()) {
+                Ok(first) => self.oracle.appended(first, &payloads),
+                Err(error @ write::Error::Stopped { .. }) => {
+                    return self.oracle.broken(format_args!("the writer's task died: {error}"));
+                }
+                Err(_) => break,
+            }
             appended += batch;
         }
         match self.weather.draw(|rng| rng.u8(..4)) {
@@ -262,6 +289,9 @@ impl World {
             }
             Err(error) => {
                 self.weather.note(format_args!("recovery failed: {error}"));
+                if error.advice() == Advice::GiveUp {
+                    self.oracle.broken(format_args!("a recovery gives up: {error}"));
+                }
                 Err(error.to_string())
             }
         }
@@ -284,6 +314,9 @@ impl World {
         let reader = loop {
             match self.client().open(ledger, &Password::from("secret")).await {
                 Ok(reader) => break reader,
+                Err(error) if error.advice() == Advice::GiveUp => {
+                    return self.oracle.broken(format_args!("a reader gives up: {error}"));
+                }
                 Err(_) => idle(self.millis(100..3_000)).await,
             }
         };
@@ -358,77 +391,6 @@ impl World {
         Ok(())
     }
 
-    /// One misfortune after the other, and now and then some luck.
-    async fn misfortunes(self, assumption: Assumption) {
-        let ids: Vec<_> = self.registry.bookies().borrow().iter().map(|b| b.id.clone()).collect();
-        let mut wipes_left = match assumption {
-            Assumption::Kept => self.sizes.ack() - 1,
-            Assumption::Broken => usize::MAX,
-        };
-        loop {
-            idle(self.millis(50..4_000)).await;
-            let bookie = &ids[self.weather.draw(|rng| rng.usize(..ids.len()))];
-            let what = self.weather.draw(|rng| rng.u8(..15));
-            self.weather.note(format_args!("misfortune {what} of {bookie}"));
-            match what {
-                0 | 1 => self.down(bookie),
-                2..=4 => self.up(bookie),
-                5 => self.bookies.restart(bookie),
-                6 if wipes_left > 0 => {
-                    wipes_left -= 1;
-                    self.wipe(bookie, assumption);
-                }
-                7 => self.set_mode(bookie, Mode::ReadOnly),
-                8 => self.set_mode(bookie, Mode::Writable),
-                9 => self.weather.set_way(bookie, Some(Way::Mute)),
-                10 => self.weather.set_way(bookie, Some(Way::Slow)),
-                11 | 12 => self.weather.set_way(bookie, None),
-                13 => self.weather.set_season(Season::Storm),
-                14 => self.weather.set_season(Season::Fair),
-                _ => {}
-            }
-        }
-    }
-
-    fn down(&self, bookie: &BookieId) {
-        self.bookies.down(bookie);
-        if self.chance(50) {
-            self.registry.unregister(bookie);
-        }
-    }
-
-    fn up(&self, bookie: &BookieId) {
-        self.bookies.up(bookie);
-        self.register(bookie);
-    }
-
-    fn wipe(&self, bookie: &BookieId, assumption: Assumption) {
-        let instance = match assumption {
-            Assumption::Kept => {
-                self.oracle.wiped(bookie);
-                Instance(self.bookies.instance(bookie).expect("a bookie of ours").0 + 1)
-            }
-            Assumption::Broken => Instance(1),
-        };
-        self.bookies.wipe(bookie, instance);
-        self.register(bookie);
-    }
-
-    fn set_mode(&self, bookie: &BookieId, mode: Mode) {
-        self.bookies.set_mode(bookie, mode);
-        let listed = self.registry.bookies().borrow().iter().find(|b| b.id == *bookie).cloned();
-        if let Some(listed) = listed {
-            self.registry.register(RegisteredBookie { mode, ..listed });
-        }
-    }
-
-    fn register(&self, bookie: &BookieId) {
-        let instance = self.bookies.instance(bookie).expect("a bookie of ours");
-        self.bookies.set_mode(bookie, Mode::Writable);
-        let (id, mode) = (bookie.clone(), Mode::Writable);
-        self.registry.register(RegisteredBookie { id, instance, mode });
-    }
-
     /// Everybody is back, and the operator has set up new bookies for those that were lost.
     fn calm(&self) {
         self.weather.note(format_args!("calm"));
@@ -455,6 +417,6 @@ async fn finished(who: &str, actor: JoinHandle<()>) -> Result<(), String> {
 
 /// Lets virtual time pass: an actor's own pace, or the length of a storm. Nothing of the wall clock is waited for, and
 /// no outcome: those are awaited.
-async fn idle(time: Duration) {
+pub async fn idle(time: Duration) {
     tokio::time::sleep(time).await;
 }

@@ -32,9 +32,15 @@ impl Store {
     /// Carries an operation out as its fate has it.
     async fn under_way<T: Send + 'static>(
         &self,
-        fate: StoreFate,
-        operation: impl Future<Output = T> + Send + 'static,
-    ) -> T {
+        key: &str,
+        fate: Option<StoreFate>,
+        operation: impl Future<Output = Result<T, MetadataError>> + Send + 'static,
+    ) -> Result<T, MetadataError> {
+        let no_session = || {
+            let reason = "the session is lost".into();
+            MetadataError::Unavailable { key: key.into(), reason }
+        };
+        let fate = fate.ok_or_else(no_session)?;
         let (answer, answered) = oneshot::channel();
         tokio::spawn(async move {
             let Some(after) = fate.carried_out else {
@@ -49,6 +55,7 @@ impl Store {
             }
         });
         match answered.await {
+            Ok(_) if self.weather.is_lost(&fate) => Err(no_session()),
             Ok(answer) => answer,
             Err(_) => std::future::pending().await,
         }
@@ -78,13 +85,14 @@ impl MetadataStore for Store {
     async fn get(&self, key: &str) -> Result<Option<Versioned>, MetadataError> {
         let (store, name, fate) = (self.clone(), key.to_owned(), self.weather.store());
         let read = async move {
-            let stale = store.before.lock().get(&name).cloned().filter(|_| fate.stale);
+            let is_stale = fate.is_some_and(|fate| fate.stale);
+            let stale = store.before.lock().get(&name).cloned().filter(|_| is_stale);
             match stale {
                 Some(stale) => Ok(Some(stale)),
                 None => store.inner.get(&name).await,
             }
         };
-        self.under_way(fate, read).await
+        self.under_way(key, fate, read).await
     }
 
     async fn put(
@@ -94,7 +102,7 @@ impl MetadataStore for Store {
         expected: Expected,
     ) -> Result<Version, MetadataError> {
         let put = self.clone().carry_out_put(key.to_owned(), value, expected);
-        self.under_way(self.weather.store(), put).await
+        self.under_way(key, self.weather.store(), put).await
     }
 
     async fn delete(&self, key: &str, version: Version) -> Result<(), MetadataError> {
@@ -106,7 +114,7 @@ impl MetadataStore for Store {
     }
 
     async fn allocate_ledger_id(&self) -> Result<LedgerId, MetadataError> {
-        let inner = self.inner.clone();
-        self.under_way(self.weather.store(), async move { inner.allocate_ledger_id().await }).await
+        let (inner, fate) = (self.inner.clone(), self.weather.store());
+        self.under_way("a ledger id", fate, async move { inner.allocate_ledger_id().await }).await
     }
 }

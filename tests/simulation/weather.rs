@@ -28,6 +28,10 @@ struct State {
     rng: Rng,
     season: Season,
     ways: BTreeMap<BookieId, Way>,
+    session: Session,
+    /// How many sessions with the store have been lost.
+    sessions_lost: u64,
+    requests_refused: u64,
     digest: DefaultHasher,
     events: u64,
 }
@@ -49,6 +53,16 @@ pub enum Way {
     Mute,
     /// Everything takes about a second.
     Slow,
+    /// Every other request is refused: there are too many.
+    Overloaded,
+}
+
+/// Whether the store can be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Session {
+    Held,
+    /// What is asked fails at once, and what was asked before has an unknown outcome.
+    Lost,
 }
 
 /// When the copies of a message arrive; none if it is lost.
@@ -70,12 +84,24 @@ pub struct StoreFate {
     pub answered: Option<Duration>,
     /// Whether a read sees what was there before.
     pub stale: bool,
+    /// Of which session the answer is.
+    session: u64,
 }
 
 impl Weather {
     pub fn new(rng: Rng, log: Log) -> Self {
         let (ways, digest) = (BTreeMap::new(), DefaultHasher::new());
-        let state = State { rng, season: Season::Fair, ways, digest, events: 0 };
+        let (season, session) = (Season::Fair, Session::Held);
+        let state = State {
+            rng,
+            season,
+            ways,
+            session,
+            sessions_lost: 0,
+            requests_refused: 0,
+            digest,
+            events: 0,
+        };
         Self { state: Mutex::new(state), started: Instant::now(), log }
     }
 
@@ -84,6 +110,7 @@ impl Weather {
         state.season = season;
         if season == Season::Calm {
             state.ways.clear();
+            state.session = Session::Held;
         }
     }
 
@@ -97,6 +124,27 @@ impl Weather {
             Some(way) => state.ways.insert(bookie.clone(), way),
             None => state.ways.remove(bookie),
         };
+    }
+
+    /// Whoever is asking the store when the session is lost does not hear of the outcome, also when it is regained.
+    pub fn set_session(&self, session: Session) {
+        let mut state = self.state.lock();
+        state.sessions_lost += u64::from(session == Session::Lost);
+        state.session = session;
+    }
+
+    /// Whether a bookie has too much to do for the request that has reached it.
+    pub fn refuses(&self, bookie: &BookieId) -> bool {
+        let mut state = self.state.lock();
+        let refuses = state.ways.get(bookie) == Some(&Way::Overloaded) && state.rng.bool();
+        state.requests_refused += u64::from(refuses);
+        refuses
+    }
+
+    /// How many requests were refused, and how many sessions with the store lost.
+    pub fn refused_and_lost(&self) -> (u64, u64) {
+        let state = self.state.lock();
+        (state.requests_refused, state.sessions_lost)
     }
 
     /// Draws from the run's generator.
@@ -118,15 +166,20 @@ impl Weather {
         }
     }
 
-    pub fn store(&self) -> StoreFate {
+    /// What becomes of the next operation of the store; none if there is no session to ask in.
+    pub fn store(&self) -> Option<StoreFate> {
         let mut state = self.state.lock();
-        let State { rng, season, .. } = &mut *state;
-        let quick = Duration::from_millis(rng.u64(1..=8));
-        let fate = StoreFate { carried_out: Some(quick), answered: Some(quick), stale: false };
-        if *season != Season::Storm {
-            return fate;
+        let State { rng, season, session: held, sessions_lost, .. } = &mut *state;
+        let quick = Some(Duration::from_millis(rng.u64(1..=8)));
+        let session = *sessions_lost;
+        let fate = StoreFate { carried_out: quick, answered: quick, stale: false, session };
+        if *held == Session::Lost {
+            return None;
         }
-        match rng.u8(..100) {
+        if *season != Season::Storm {
+            return Some(fate);
+        }
+        Some(match rng.u8(..100) {
             0..4 => StoreFate { carried_out: None, answered: None, ..fate },
             4..8 => StoreFate { answered: None, ..fate },
             // Later than its caller waits.
@@ -136,7 +189,12 @@ impl Weather {
             },
             12..16 => StoreFate { stale: true, ..fate },
             _ => fate,
-        }
+        })
+    }
+
+    /// Whether the session in which something was asked of the store has been lost.
+    pub fn is_lost(&self, fate: &StoreFate) -> bool {
+        self.state.lock().sessions_lost != fate.session
     }
 
     /// Remembers that something happened.
