@@ -29,7 +29,7 @@ const BOUNDS: Bounds = Bounds {
 };
 
 /// Reaching this many states is a failure: the exploration would no longer be complete.
-const STATES_MAX: usize = 6_000_000;
+const STATES_MAX: usize = 30_000_000;
 
 fn check(bounds: Bounds, reached: u32) {
     match explore(&World::new(bounds), STATES_MAX) {
