@@ -19,7 +19,7 @@ use georepl_tests::explore;
 use georepl_tests::shared::Shared;
 
 use bookie::{Bookie, Presence, carry_out};
-use client::{Answer, Client, Input, Machine, Seat, Standing, Wish, step};
+use client::{Answer, Client, Input, Machine, Seat, Standing, Wish, arriving, step};
 pub use rules::mark;
 
 const LEDGER: LedgerId = LedgerId(7);
@@ -74,6 +74,9 @@ pub enum Action {
     ArriveLate(usize, usize),
     Lose(usize, usize),
     LateAnswer(usize, usize),
+    /// A request of a client that is gone.
+    ArriveOrphan(usize, usize),
+    LoseOrphan(usize, usize),
     /// The store answers a client's question.
     Record(usize),
     /// The store carries it out, and the answer is lost.
@@ -209,7 +212,7 @@ impl World {
         let machine = Machine::recovery(&self.bounds, self.registry());
         self.seats[client] = Seat {
             client: Client::Running(machine.into()),
-            requests: self.seats[client].requests.clone(),
+            orphans: self.seats[client].orphans.clone(),
             ..Seat::new(Client::Absent, &self.bounds)
         };
         self.happens(client, &Input::Start.into());
@@ -224,6 +227,7 @@ impl World {
         for wish in &step.wishes {
             match wish {
                 Wish::Send(bookie, request) => {
+                    self.check_request(request);
                     self.seats[client].requests.push((*bookie, request.clone()));
                 }
                 Wish::Ask(question) => asked = Some(question.clone()),
@@ -293,6 +297,10 @@ impl World {
     /// The bookie carries the request out.
     fn carry_out(&mut self, client: usize, index: usize) -> Answer {
         let (bookie, request) = self.seats[client].requests.remove(index);
+        self.carry_out_request(bookie, request)
+    }
+
+    fn carry_out_request(&mut self, bookie: usize, request: Shared<Request>) -> Answer {
         self.touch(bookie);
         let carried = carry_out(&self.bookies[bookie], &request);
         self.bookies[bookie] = carried.bookie.clone();
@@ -356,8 +364,10 @@ impl World {
     }
 
     fn leave_seat(&mut self, client: usize, left: Client) {
-        let requests = std::mem::take(&mut self.seats[client].requests);
-        self.seats[client] = Seat { requests, ..Seat::new(left, &self.bounds) };
+        let seat = &mut self.seats[client];
+        let mut orphans = std::mem::take(&mut seat.orphans);
+        orphans.append(&mut seat.requests);
+        *seat = Seat { orphans, ..Seat::new(left, &self.bounds) };
     }
 
     fn update_bookie(&mut self, bookie: usize, update: impl FnOnce(&mut Bookie)) {
@@ -383,9 +393,6 @@ impl World {
             at.presence = presence;
             at.registered = stays_registered;
         });
-        for answer in &mut self.seats[WRITER].answers {
-            answer.is_from_before |= answer.bookie == bookie;
-        }
         // One that came back is there for the writer when it has answered that it is.
         let asked = |number: usize| {
             let probes = self.seats[WRITER].requests.iter();
@@ -403,6 +410,9 @@ impl World {
 
     fn come_back(&mut self, bookie: usize) {
         self.update_bookie(bookie, |at| (at.presence, at.registered) = (Presence::Up, true));
+        for answer in &mut self.seats[WRITER].answers {
+            answer.is_from_before |= answer.bookie == bookie;
+        }
         self.tell_registry();
     }
 
@@ -419,12 +429,16 @@ impl World {
             let answer = self.carry_out(client, index);
             self.deliver(client, answer);
         }
+        let bookies = &self.bookies;
+        for seat in &mut self.seats {
+            seat.orphans.retain(|(bookie, _)| bookies[*bookie].presence == Presence::Up);
+        }
     }
 
     /// One that failed waits with the next attempt until what it had sent has arrived, or the requests under way
     /// would have no bound; attempts that follow a crash have one.
     fn may_start(&self, client: usize) -> bool {
-        self.left.restarts < self.bounds.restarts || self.seats[client].requests.is_empty()
+        self.left.restarts < self.bounds.restarts || self.seats[client].orphans.is_empty()
     }
 
     fn is_closed(&self) -> bool {
@@ -461,12 +475,12 @@ impl World {
         // Nobody is left to whom it could matter.
         let is_over = self.is_closed() && !self.seats.iter().any(|seat| seat.machine().is_some());
         for client in 0..self.seats.len() {
-            let mut requests = std::mem::take(&mut self.seats[client].requests);
-            if self.seats[client].machine().is_none() {
-                requests.retain(|(bookie, request)| !is_over && self.may_matter(*bookie, request));
-            }
-            requests.sort_by_key(|(bookie, _)| *bookie);
-            self.seats[client].requests = requests;
+            let mut orphans = std::mem::take(&mut self.seats[client].orphans);
+            orphans.retain(|(bookie, request)| !is_over && self.may_matter(*bookie, request));
+            orphans.sort_by_key(|(bookie, _)| *bookie);
+            let seat = &mut self.seats[client];
+            seat.orphans = orphans;
+            seat.requests.sort_by_key(|(bookie, _)| *bookie);
             if self.seats[client].answers.len() > 1 {
                 self.seats[client].answers.sort_by_cached_key(explore::fingerprint);
             }
@@ -512,12 +526,17 @@ impl explore::World for World {
                 Action::StartRecovery(client),
             );
             on(hears && client != WRITER && self.left.restarts > 0, Action::CrashRecovery(client));
-            for (index, bookie) in seat.arriving().filter(|(_, bookie)| self.may_touch(*bookie)) {
+            let may_touch = |(_, bookie): &(usize, usize)| self.may_touch(*bookie);
+            for (index, _) in arriving(&seat.requests).filter(may_touch) {
                 on(true, Action::Arrive(client, index));
-                on(hears && self.left.delays > 0, Action::ArriveLate(client, index));
-                // The last one of a client that is gone may as well arrive after everything.
-                let more = seat.requests.iter().filter(|(at, _)| *at == bookie).count() > 1;
-                on((hears || more) && self.left.losses > 0, Action::Lose(client, index));
+                on(self.left.delays > 0, Action::ArriveLate(client, index));
+                on(self.left.losses > 0, Action::Lose(client, index));
+            }
+            for (index, bookie) in arriving(&seat.orphans).filter(may_touch) {
+                on(true, Action::ArriveOrphan(client, index));
+                // The last one may as well arrive after everything.
+                let more = seat.orphans.iter().filter(|(at, _)| *at == bookie).count() > 1;
+                on(more && self.left.losses > 0, Action::LoseOrphan(client, index));
             }
             (0..seat.answers.len()).for_each(|index| on(true, Action::LateAnswer(client, index)));
             if let Some(question) = &seat.question {
@@ -554,6 +573,7 @@ impl explore::World for World {
     fn is_free(&self, action: Action) -> bool {
         match action {
             Action::Arrive(..)
+            | Action::ArriveOrphan(..)
             | Action::LateAnswer(..)
             | Action::Record(_)
             | Action::RecordLands(_)
@@ -586,6 +606,15 @@ impl explore::World for World {
             Action::Lose(client, index) => {
                 self.spend(|left| &mut left.losses);
                 let (bookie, _) = self.seats[client].requests.remove(index);
+                self.touch(bookie);
+            }
+            Action::ArriveOrphan(client, index) => {
+                let (bookie, request) = self.seats[client].orphans.remove(index);
+                self.carry_out_request(bookie, request);
+            }
+            Action::LoseOrphan(client, index) => {
+                self.spend(|left| &mut left.losses);
+                let (bookie, _) = self.seats[client].orphans.remove(index);
                 self.touch(bookie);
             }
             Action::LateAnswer(client, index) => {

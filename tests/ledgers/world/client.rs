@@ -21,6 +21,8 @@ pub struct Seat {
     pub client: Client,
     /// What it has sent, in order per bookie.
     pub requests: Vec<(usize, Shared<Request>)>,
+    /// What those before it in this place have sent. It still arrives, and nobody hears the answers.
+    pub orphans: Vec<(usize, Shared<Request>)>,
     pub answers: Vec<Answer>,
     /// The question about the record that it has asked.
     pub question: Option<Shared<RecordRequest>>,
@@ -113,6 +115,7 @@ impl Seat {
         Self {
             client,
             requests: Vec::new(),
+            orphans: Vec::new(),
             answers: Vec::new(),
             question: None,
             standing: Standing::Writing,
@@ -126,15 +129,6 @@ impl Seat {
             Client::Running(machine) => Some(machine),
             Client::Absent | Client::Ended => None,
         }
-    }
-
-    /// What may arrive next: the first request to each bookie.
-    pub fn arriving(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
-        let first = |(index, bookie): &(usize, usize)| {
-            !self.requests[..*index].iter().any(|(earlier, _)| earlier == bookie)
-        };
-        let all = self.requests.iter().enumerate().map(|(index, (bookie, _))| (index, *bookie));
-        all.filter(first)
     }
 
     /// Nothing is under way that it waits for.
@@ -158,6 +152,16 @@ impl Seat {
             (Err(_), _) => {}
         }
     }
+}
+
+/// What may arrive next, and where: the first request to each bookie.
+pub fn arriving(
+    requests: &[(usize, Shared<Request>)],
+) -> impl Iterator<Item = (usize, usize)> + '_ {
+    let first = |(index, bookie): &(usize, usize)| {
+        !requests[..*index].iter().any(|(earlier, _)| earlier == bookie)
+    };
+    requests.iter().enumerate().map(|(index, (bookie, _))| (index, *bookie)).filter(first)
 }
 
 pub fn payload(entry: u8) -> Bytes {

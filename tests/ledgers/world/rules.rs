@@ -18,8 +18,8 @@
 //! closed ledger is a prefix of what was appended.
 
 use georepl_storage::{
-    EntryId, LedgerEnd, LedgerMetadata, LedgerState, RecordAnswer, RecordRequest, Response,
-    ResponseBody, recover, write,
+    AddKind, EntryId, LedgerEnd, LedgerMetadata, LedgerState, RecordAnswer, RecordRequest, Request,
+    RequestBody, Response, ResponseBody, recover, write,
 };
 
 use super::bookie::{Presence, number};
@@ -118,6 +118,18 @@ impl World {
         let (_, write_quorum, ack_quorum) = self.bounds.sizes;
         if write_quorum - denied >= ack_quorum {
             self.breaks(format!("S12: cut before {absent}, which only {denied} fenced ones deny"));
+        }
+    }
+
+    /// The floor of the LAC: what lies before the last ensemble is confirmed, so no recovery looks for it or moves it.
+    pub(super) fn check_request(&mut self, request: &Request) {
+        let entry = match &request.body {
+            RequestBody::Read { entry, fence: Some(_) } => *entry,
+            RequestBody::Add { entry, kind: AddKind::Recovery, .. } => entry.entry(),
+            _ => return,
+        };
+        if !self.is_closed() && Some(entry) <= self.record().lac_floor() {
+            self.breaks(format!("M5: a recovery doubts {entry}, which the record confirms"));
         }
     }
 
