@@ -52,16 +52,17 @@ impl MemoryBookieRegistry {
 
     /// Adds a bookie, or gives the one of this id its new life or mode.
     pub fn register(&self, bookie: RegisteredBookie) {
-        let others = self.bookies.borrow().iter().filter(|b| b.id != bookie.id).cloned().collect();
-        let mut bookies: Vec<_> = others;
-        bookies.push(bookie);
-        self.set(bookies);
+        self.bookies.send_modify(|bookies| {
+            let others = bookies.iter().filter(|other| other.id != bookie.id).cloned();
+            *bookies = others.chain([bookie.clone()]).collect();
+        });
     }
 
     /// Takes a bookie off the list.
     pub fn unregister(&self, id: &BookieId) {
-        let left: Vec<_> = self.bookies.borrow().iter().filter(|b| b.id != *id).cloned().collect();
-        self.set(left);
+        self.bookies.send_modify(|bookies| {
+            *bookies = bookies.iter().filter(|bookie| bookie.id != *id).cloned().collect();
+        });
     }
 }
 
