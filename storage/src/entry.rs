@@ -129,6 +129,13 @@ impl Entry {
         bytes.freeze()
     }
 
+    /// Like [`to_bytes`](Self::to_bytes), behind what is there.
+    #[cfg(feature = "io")]
+    pub(crate) fn append_to(&self, bytes: &mut Vec<u8>) {
+        bytes.extend_from_slice(&self.head);
+        bytes.extend_from_slice(&self.payload);
+    }
+
     /// Checks that this is an undamaged copy of entry `entry` of ledger `ledger`.
     ///
     /// The header's LAC is not checked against the id: a copy made by a repair may carry a LAC at or above it.

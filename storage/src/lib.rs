@@ -18,6 +18,9 @@ mod entry;
 
 mod quorum;
 
+#[cfg(feature = "io")]
+mod disk;
+
 mod metadata;
 
 mod transport;
@@ -80,12 +83,17 @@ pub use crate::{
 };
 #[cfg(feature = "io")]
 pub use crate::{
-    bookie::{LAC_WAITS_MAX, MemoryBookies},
+    bookie::{
+        DeleteLedgersError, DurableBookies, DurableConfig, LAC_WAITS_MAX, MemoryBookies,
+        OpenBookieError,
+    },
     check::{CheckError, CheckReport, CopyRun, CopyState, FragmentReport},
     client::{CreateError, LedgerClient, LedgerOptions, LedgerWriter, OpenError},
+    disk::{DirectoryDisk, Disk, OpenFileError},
     mailbox::{Mailbox, MailboxClosed},
     metadata::{
-        Expected, MemoryMetadataStore, MetadataError, MetadataStore, Versioned, ledger_key,
+        Expected, LocalMetadataStore, MemoryMetadataStore, MetadataError, MetadataStore, Versioned,
+        ledger_key,
     },
     read::{LacError, LacUnknown, LedgerEntry, LedgerReader, ReadError, RecordError, Tail},
     registry::{BookieRegistry, MemoryBookieRegistry},

@@ -1,5 +1,3 @@
 //! What the tests share: harness, models and faults.
 
 pub mod explore;
-
-pub mod shared;

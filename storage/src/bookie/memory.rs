@@ -1,11 +1,11 @@
 //! Bookies in the memory of this process.
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
-use std::fmt;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::lac_waits::{LacWait, LacWaits};
 use super::rules::{self, LedgerRecord, Mode, RecordChange};
 use crate::entry::{Entry, MasterKey};
 use crate::id::{BookieId, EntryId, Instance, LedgerId};
@@ -24,10 +24,6 @@ pub struct MemoryBookies {
     bookies: BTreeMap<BookieId, Mutex<Bookie>>,
 }
 
-/// How many waits for the LAC of one ledger a bookie keeps. One more, and the oldest is answered with what there is:
-/// whoever lost interest in it says so to nobody, and who has not will ask again.
-pub const LAC_WAITS_MAX: usize = 64;
-
 #[derive(Debug)]
 struct Bookie {
     id: BookieId,
@@ -36,8 +32,7 @@ struct Bookie {
     reach: Reach,
     ledgers: HashMap<LedgerId, Ledger>,
     limbo: HashSet<LedgerId>,
-    /// Oldest first. Ordered by ledger, so that they are always answered in the same order.
-    lac_waits: BTreeMap<LedgerId, VecDeque<LacWait>>,
+    lac_waits: LacWaits,
 }
 
 /// Whether requests reach a bookie.
@@ -51,13 +46,6 @@ enum Reach {
 struct Ledger {
     record: LedgerRecord,
     entries: Entries,
-}
-
-/// A wait for a ledger's LAC, and who waits.
-struct LacWait {
-    id: RequestId,
-    beyond: Option<EntryId>,
-    sink: Arc<dyn CompletionSink>,
 }
 
 /// Responses that leave once the lock of their bookie is released.
@@ -210,7 +198,7 @@ impl Bookie {
             reach: Reach::Up,
             ledgers: HashMap::new(),
             limbo: HashSet::new(),
-            lac_waits: BTreeMap::new(),
+            lac_waits: LacWaits::default(),
         }
     }
 
@@ -286,10 +274,7 @@ impl Bookie {
         if let Some(lac) = self.awaited_lac(ledger, wait.beyond) {
             return Some(self.lac_response(wait.id, Some(lac)));
         }
-        let waits = self.lac_waits.entry(ledger).or_default();
-        waits.push_back(wait);
-        let oldest = if waits.len() > LAC_WAITS_MAX { waits.pop_front() } else { None };
-        if let Some(LacWait { id, sink, .. }) = oldest {
+        if let Some(LacWait { id, sink, .. }) = self.lac_waits.push(ledger, wait) {
             outgoing.push((sink, self.lac_response(id, self.awaited_lac(ledger, None))));
         }
         None
@@ -297,24 +282,18 @@ impl Bookie {
 
     /// Answers the waits that the ledger's LAC has passed.
     fn wake_lac_waits(&mut self, ledger: LedgerId, outgoing: &mut Outgoing) {
-        let Some(waits) = self.lac_waits.remove(&ledger) else {
+        if !self.lac_waits.contains(ledger) {
             return;
-        };
-        let mut left = VecDeque::new();
-        for wait in waits {
-            match self.awaited_lac(ledger, wait.beyond) {
-                Some(lac) => outgoing.push((wait.sink, self.lac_response(wait.id, Some(lac)))),
-                None => left.push_back(wait),
-            }
         }
-        if !left.is_empty() {
-            self.lac_waits.insert(ledger, left);
+        let lac = self.awaited_lac(ledger, None);
+        for wait in self.lac_waits.take_passed(ledger, lac) {
+            outgoing.push((wait.sink, self.lac_response(wait.id, lac)));
         }
     }
 
     /// The answers to all waits when the connections to the bookie break.
     fn end_lac_waits(&mut self) -> Outgoing {
-        let waits = std::mem::take(&mut self.lac_waits).into_values().flatten();
+        let waits = self.lac_waits.take_all();
         waits.map(|wait| (wait.sink, unreachable(self.id.clone(), wait.id))).collect()
     }
 
@@ -385,12 +364,6 @@ impl Entries {
 
     fn position(&self, id: EntryId) -> Result<usize, usize> {
         self.0.binary_search_by_key(&id, Entry::entry)
-    }
-}
-
-impl fmt::Debug for LacWait {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LacWait").field("beyond", &self.beyond).finish_non_exhaustive()
     }
 }
 

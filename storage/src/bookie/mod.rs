@@ -1,8 +1,18 @@
-//! Bookies: what they must do, and bookies in memory that do it.
+//! Bookies: what they must do, and bookies in this process that do it, in memory and on disk.
 
+#[cfg(all(test, feature = "io"))]
+mod conformance;
+#[cfg(feature = "io")]
+mod durable;
+#[cfg(feature = "io")]
+mod lac_waits;
 #[cfg(feature = "io")]
 mod memory;
 pub mod rules;
 
 #[cfg(feature = "io")]
-pub use memory::{LAC_WAITS_MAX, MemoryBookies};
+pub use durable::{DeleteLedgersError, DurableBookies, DurableConfig, OpenBookieError};
+#[cfg(feature = "io")]
+pub use lac_waits::LAC_WAITS_MAX;
+#[cfg(feature = "io")]
+pub use memory::MemoryBookies;

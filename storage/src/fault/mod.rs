@@ -4,10 +4,12 @@
 //! loses, and when it is down, wiped or in limbo, is said to [`MemoryBookies`](crate::MemoryBookies) itself.
 
 mod copies;
+mod disk;
 mod store;
 #[cfg(test)]
 mod tests;
 mod transport;
 
+pub use disk::{CrashDisk, DiskFault, Unsynced};
 pub use store::{FaultStore, StoreFault};
 pub use transport::{Delivery, Fault, FaultTransport, ReleaseOrder};

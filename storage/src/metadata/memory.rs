@@ -34,12 +34,7 @@ impl MemoryMetadataStore {
 
 impl State {
     fn check(&self, key: &str, expected: Expected) -> Result<(), MetadataError> {
-        match (self.values.get(key), expected) {
-            (None, Expected::Absent) => Ok(()),
-            (Some(found), Expected::Version(version)) if found.version == version => Ok(()),
-            (None, Expected::Version(_)) => Err(MetadataError::NotFound { key: key.into() }),
-            (Some(_), _) => Err(MetadataError::VersionConflict { key: key.into() }),
-        }
+        expected.check(key, self.values.get(key).map(|found| found.version))
     }
 }
 
@@ -93,44 +88,7 @@ impl MetadataStore for MemoryMetadataStore {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::MemoryMetadataStore;
 
-    #[tokio::test]
-    async fn a_change_needs_the_version_that_was_read() {
-        let store = MemoryMetadataStore::new();
-        let first = store.put("a", "1".into(), Expected::Absent).await.expect("absent");
-        let conflict = Err(MetadataError::VersionConflict { key: "a".into() });
-        assert_eq!(store.put("a", "2".into(), Expected::Absent).await, conflict);
-        let second = store
-            .put("a", "2".into(), Expected::Version(first))
-            .await
-            .expect("the version just written");
-        assert!(second > first);
-        assert_eq!(store.put("a", "3".into(), Expected::Version(first)).await, conflict);
-        assert_eq!(
-            store.get("a").await,
-            Ok(Some(Versioned { value: "2".into(), version: second }))
-        );
-    }
-
-    #[tokio::test]
-    async fn a_key_that_is_created_again_has_a_new_version() {
-        let store = MemoryMetadataStore::new();
-        let first = store.put("a", "1".into(), Expected::Absent).await.expect("absent");
-        store.delete("a", first).await.expect("the version just written");
-        let second = store.put("a", "1".into(), Expected::Absent).await.expect("absent");
-        assert_ne!(first, second);
-        assert!(store.delete("a", first).await.is_err());
-        let missing = Err(MetadataError::NotFound { key: "b".into() });
-        assert_eq!(store.put("b", "1".into(), Expected::Version(first)).await, missing);
-    }
-
-    #[tokio::test]
-    async fn children_are_the_names_one_level_down() {
-        let store = MemoryMetadataStore::new();
-        for key in ["a", "a/x/1", "a/x-y", "a/x/2", "ab/z"] {
-            store.put(key, Bytes::new(), Expected::Absent).await.expect("absent");
-        }
-        assert_eq!(store.children("a").await, Ok(vec!["x".into(), "x-y".into()]));
-    }
+    crate::metadata::conformance::conformance!(MemoryMetadataStore::new());
 }

@@ -1,8 +1,12 @@
 //! The record of a ledger, its stored format, and the store that keeps it.
 
+#[cfg(all(test, feature = "io"))]
+mod conformance;
 mod exchange;
 mod format;
 mod ledger;
+#[cfg(feature = "io")]
+mod local;
 #[cfg(feature = "io")]
 mod memory;
 #[cfg(feature = "io")]
@@ -11,6 +15,8 @@ mod store;
 pub use exchange::{RecordAnswer, RecordRequest, Version};
 pub use format::{FormatError, decode, encode};
 pub use ledger::{InvalidMetadata, InvalidTransition, LedgerEnd, LedgerMetadata, LedgerState};
+#[cfg(feature = "io")]
+pub use local::LocalMetadataStore;
 #[cfg(feature = "io")]
 pub use memory::MemoryMetadataStore;
 #[cfg(feature = "io")]

@@ -68,6 +68,18 @@ pub enum Expected {
     Version(Version),
 }
 
+impl Expected {
+    /// Whether a change of `key` may be made when its version is `found`.
+    pub(super) fn check(self, key: &str, found: Option<Version>) -> Result<(), MetadataError> {
+        match (found, self) {
+            (None, Self::Absent) => Ok(()),
+            (Some(found), Self::Version(version)) if found == version => Ok(()),
+            (None, Self::Version(_)) => Err(MetadataError::NotFound { key: key.into() }),
+            (Some(_), _) => Err(MetadataError::VersionConflict { key: key.into() }),
+        }
+    }
+}
+
 /// Why an operation of the metadata store failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MetadataError {

@@ -1,0 +1,50 @@
+//! The thread that reads.
+
+use super::tables::{Snapshot, Stop};
+use super::{Ask, Bookie};
+use crate::disk::{Door, Patience};
+use crate::transport::{BookieError, ResponseBody};
+
+/// How many bytes of entries are read before they are answered, which bounds the memory of a turn.
+const ANSWER_BYTES_MAX: usize = 4 << 20;
+
+impl Bookie {
+    /// Serves reads until the queue is closed.
+    pub(super) fn serve_reads(&self) {
+        let mut asks = Vec::new();
+        loop {
+            let door = self.reads.take_into(&mut asks, Patience::Wait);
+            if asks.is_empty() && door == Door::Closed {
+                return;
+            }
+            while !asks.is_empty() {
+                let answers = self.read_some(&asks);
+                self.answer(asks.drain(..answers.len()).zip(answers));
+            }
+        }
+    }
+
+    /// The answers to the first of the requests, as many as fit into one turn, from one snapshot.
+    fn read_some(&self, asks: &[Ask]) -> Vec<Result<ResponseBody, BookieError>> {
+        let read = self.file.read(|transaction| {
+            let snapshot = Snapshot::open(transaction)?;
+            let (mut answers, mut bytes) = (Vec::new(), 0);
+            for Ask { request, .. } in asks {
+                let answer = match snapshot.serve(request.ledger, &request.body) {
+                    Err(Stop::Failed(error)) => return Err(error),
+                    Err(Stop::Refused(error)) => Err(error),
+                    Ok(body) => Ok(body),
+                };
+                if let Ok(ResponseBody::Entry(entry)) = &answer {
+                    bytes += entry.size_bytes();
+                }
+                answers.push(answer);
+                if bytes >= ANSWER_BYTES_MAX {
+                    break;
+                }
+            }
+            Ok(answers)
+        });
+        self.settle(read).unwrap_or_else(|error| vec![Err(error); asks.len()])
+    }
+}

@@ -1,0 +1,327 @@
+//! What a bookie's file holds.
+//!
+//! | table | key | value |
+//! |---|---|---|
+//! | `entries` | ledger id, entry id | the entry's bytes as they came, with their digest |
+//! | `ledgers` | ledger id | the record below |
+//! | `meta` | name | text: `format`, `owner`, and `instance` once the bookie has a life |
+//!
+//! A record is 33 bytes; integers are big-endian:
+//!
+//! | bytes | field |
+//! |---|---|
+//! | 20 | key |
+//! | 1 | 0 open, 1 fenced |
+//! | 8 | explicit LAC, -1 if there is none |
+//! | 4 | CRC32C over the bytes above |
+
+use bytes::Bytes;
+use redb::{
+    ReadOnlyTable, ReadTransaction, ReadableTable, Table, TableDefinition, WriteTransaction,
+};
+
+use crate::bookie::rules::{self, Fence, LedgerRecord, Mode, RecordChange};
+use crate::disk::{Changed, META};
+use crate::entry::{Entry, MasterKey};
+use crate::id::{EntryId, Instance, LedgerId};
+use crate::transport::{AddKind, BookieError, RequestBody, ResponseBody};
+
+const ENTRIES: TableDefinition<'_, (u64, u64), &[u8]> = TableDefinition::new("entries");
+const LEDGERS: TableDefinition<'_, u64, &[u8; RECORD_BYTES]> = TableDefinition::new("ledgers");
+
+const CONTENT_BYTES: usize = 29;
+const RECORD_BYTES: usize = CONTENT_BYTES + 4;
+
+/// Why a request is not carried out.
+#[derive(Debug)]
+pub(super) enum Stop {
+    /// The bookie refuses it; other requests of the turn are not concerned.
+    Refused(BookieError),
+    /// The file failed, and with it the turn.
+    Failed(redb::Error),
+}
+
+impl From<BookieError> for Stop {
+    fn from(error: BookieError) -> Self {
+        Self::Refused(error)
+    }
+}
+
+impl From<redb::StorageError> for Stop {
+    fn from(error: redb::StorageError) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+/// What is stored, as far as one transaction sees it.
+pub(super) struct Stored<L, E> {
+    ledgers: L,
+    entries: E,
+}
+
+/// What is committed.
+pub(super) type Snapshot = Stored<
+    ReadOnlyTable<u64, &'static [u8; RECORD_BYTES]>,
+    ReadOnlyTable<(u64, u64), &'static [u8]>,
+>;
+
+/// What is stored and about to be.
+type Draft<'t> =
+    Stored<Table<'t, u64, &'static [u8; RECORD_BYTES]>, Table<'t, (u64, u64), &'static [u8]>>;
+
+/// Changes that become durable together.
+pub(super) struct Turn<'t> {
+    stored: Draft<'t>,
+    mode: Mode,
+    /// The entry that is being stored, in one piece. Kept for its capacity.
+    bytes: Vec<u8>,
+    /// Whether anything was changed.
+    pub(super) changed: Changed,
+}
+
+/// The life that is recorded in a file; none in a new one.
+pub(super) fn instance(transaction: &ReadTransaction) -> Result<Option<Instance>, redb::Error> {
+    let stored = transaction.open_table(META)?.get("instance")?;
+    let Some(stored) = stored else {
+        return Ok(None);
+    };
+    let number = stored.value().parse();
+    let number = number.map_err(|_| redb::Error::Corrupted("its instance is no number".into()))?;
+    Ok(Some(Instance(number)))
+}
+
+/// Begins a life: from now on the file has all its tables.
+pub(super) fn begin_life(
+    transaction: &WriteTransaction,
+    instance: Instance,
+) -> Result<((), Changed), redb::Error> {
+    transaction.open_table(ENTRIES)?;
+    transaction.open_table(LEDGERS)?;
+    transaction.open_table(META)?.insert("instance", instance.to_string().as_str())?;
+    Ok(((), Changed::Something))
+}
+
+impl<L, E> Stored<L, E>
+where
+    L: ReadableTable<u64, &'static [u8; RECORD_BYTES]>,
+    E: ReadableTable<(u64, u64), &'static [u8]>,
+{
+    fn record(&self, ledger: LedgerId) -> Result<Option<LedgerRecord>, Stop> {
+        Ok(self.ledgers.get(ledger.get())?.map(|stored| decode(stored.value())).transpose()?)
+    }
+
+    /// The LAC that waits for it wait for, none while there is none.
+    pub(super) fn awaited_lac(&self, ledger: LedgerId) -> Result<Option<EntryId>, Stop> {
+        let highest = self.highest(ledger)?;
+        Ok(rules::awaited_lac(self.record(ledger)?.as_ref(), highest.as_ref(), None))
+    }
+
+    fn read(&self, ledger: LedgerId, id: EntryId) -> Result<ResponseBody, Stop> {
+        let stored = self.entries.get((ledger.get(), id.get()))?;
+        let entry = stored.map(|stored| entry_of(stored.value())).transpose()?;
+        let record = self.record(ledger)?;
+        Ok(ResponseBody::Entry(rules::read(record.as_ref(), entry.as_ref())?))
+    }
+
+    fn last_add_confirmed(&self, ledger: LedgerId) -> Result<ResponseBody, Stop> {
+        let highest = self.highest(ledger)?;
+        let lac = rules::last_add_confirmed(self.record(ledger)?.as_ref(), highest.as_ref())?;
+        Ok(ResponseBody::LastAddConfirmed { lac })
+    }
+
+    /// The last entry of a ledger. It is checked, since what it says of the LAC is believed.
+    fn highest(&self, ledger: LedgerId) -> Result<Option<Entry>, Stop> {
+        let ledger_id = ledger.get();
+        let mut range = self.entries.range((ledger_id, 0)..=(ledger_id, u64::MAX))?;
+        let Some((key, stored)) = range.next_back().transpose()? else {
+            return Ok(None);
+        };
+        let entry = entry_of(stored.value())?;
+        entry.verify(ledger, EntryId(key.value().1)).map_err(|_| BookieError::Io)?;
+        Ok(Some(entry))
+    }
+}
+
+impl Snapshot {
+    pub(super) fn open(transaction: &ReadTransaction) -> Result<Self, redb::Error> {
+        let ledgers = transaction.open_table(LEDGERS)?;
+        Ok(Self { ledgers, entries: transaction.open_table(ENTRIES)? })
+    }
+
+    /// Answers a request that needs no change.
+    pub(super) fn serve(&self, ledger: LedgerId, body: &RequestBody) -> Result<ResponseBody, Stop> {
+        match body {
+            RequestBody::Read { entry, fence: None } => self.read(ledger, *entry),
+            RequestBody::ReadLac { fence: None } => self.last_add_confirmed(ledger),
+            _ => Err(BookieError::BadRequest.into()),
+        }
+    }
+
+    /// The ledgers of which something is stored.
+    pub(super) fn ledgers(&self) -> Result<Vec<LedgerId>, redb::Error> {
+        self.ledgers.iter()?.map(|stored| Ok(LedgerId(stored?.0.value()))).collect()
+    }
+}
+
+impl<'t> Turn<'t> {
+    pub(super) fn open(transaction: &'t WriteTransaction, mode: Mode) -> Result<Self, redb::Error> {
+        let ledgers = transaction.open_table(LEDGERS)?;
+        let stored = Stored { ledgers, entries: transaction.open_table(ENTRIES)? };
+        Ok(Self { stored, mode, bytes: Vec::new(), changed: Changed::Nothing })
+    }
+
+    /// Carries out a request. Its answer may leave once the turn is durable.
+    pub(super) fn apply(
+        &mut self,
+        ledger: LedgerId,
+        body: &RequestBody,
+    ) -> Result<ResponseBody, Stop> {
+        match body {
+            RequestBody::Add { entry, key, kind } => self.add(ledger, entry, *key, *kind),
+            RequestBody::Read { entry, fence } => {
+                self.fence(ledger, *fence)?;
+                self.stored.read(ledger, *entry)
+            }
+            RequestBody::ReadLac { fence } => {
+                self.fence(ledger, *fence)?;
+                self.stored.last_add_confirmed(ledger)
+            }
+            RequestBody::WriteLac { lac, key } => {
+                let record = self.stored.record(ledger)?;
+                self.change(ledger, rules::write_lac(record.as_ref(), *lac, *key)?)?;
+                Ok(ResponseBody::LacWritten)
+            }
+            RequestBody::WaitLac { .. } => Err(BookieError::BadRequest.into()),
+        }
+    }
+
+    /// Stores an entry. A second normal add of an id is the first one again; a recovery's copy takes its place.
+    fn add(
+        &mut self,
+        ledger: LedgerId,
+        entry: &Entry,
+        key: MasterKey,
+        kind: AddKind,
+    ) -> Result<ResponseBody, Stop> {
+        let record = self.stored.record(ledger)?;
+        let change = rules::add(record.as_ref(), self.mode, key, kind)?;
+        self.change(ledger, change)?;
+        let place = (ledger.get(), entry.entry().get());
+        if kind == AddKind::Recovery || self.stored.entries.get(place)?.is_none() {
+            self.bytes.clear();
+            entry.append_to(&mut self.bytes);
+            self.stored.entries.insert(place, &self.bytes[..])?;
+            self.changed = Changed::Something;
+        }
+        Ok(ResponseBody::Added)
+    }
+
+    fn fence(&mut self, ledger: LedgerId, key: Option<MasterKey>) -> Result<(), Stop> {
+        if let Some(key) = key {
+            let record = self.stored.record(ledger)?;
+            self.change(ledger, rules::fence(record.as_ref(), key)?)?;
+        }
+        Ok(())
+    }
+
+    fn change(&mut self, ledger: LedgerId, change: RecordChange) -> Result<(), Stop> {
+        if let RecordChange::Write(record) = change {
+            self.stored.ledgers.insert(ledger.get(), &encode(&record))?;
+            self.changed = Changed::Something;
+        }
+        Ok(())
+    }
+
+    /// Deletes up to `entries_max` entries of a ledger and, with the last of them, its record: a deletion that is cut
+    /// short leaves the fence. Returns how many entries were deleted; fewer than allowed means that the ledger is gone.
+    pub(super) fn delete(
+        &mut self,
+        ledger: LedgerId,
+        entries_max: usize,
+    ) -> Result<usize, redb::Error> {
+        let ledger = ledger.get();
+        let range = (ledger, 0)..=(ledger, u64::MAX);
+        let mut deleted = 0;
+        for entry in self.stored.entries.extract_from_if(range, |_, _| true)?.take(entries_max) {
+            entry?;
+            deleted += 1;
+        }
+        if deleted < entries_max {
+            self.stored.ledgers.remove(ledger)?;
+        }
+        self.changed = Changed::Something;
+        Ok(deleted)
+    }
+}
+
+/// A stored entry. Its digest is for the reader to check.
+fn entry_of(stored: &[u8]) -> Result<Entry, BookieError> {
+    Entry::from_bytes(Bytes::copy_from_slice(stored)).map_err(|_| BookieError::Io)
+}
+
+fn encode(record: &LedgerRecord) -> [u8; RECORD_BYTES] {
+    let mut bytes = [0; RECORD_BYTES];
+    let lac = record.explicit_lac.map_or(-1, |lac| {
+        i64::try_from(lac.get()).expect("entry ids stay below 2^63, see EntryId")
+    });
+    bytes[..20].copy_from_slice(record.key.as_bytes());
+    bytes[20] = match record.fence {
+        Fence::Open => 0,
+        Fence::Fenced => 1,
+    };
+    bytes[21..CONTENT_BYTES].copy_from_slice(&lac.to_be_bytes());
+    let digest = crc32c::crc32c(&bytes[..CONTENT_BYTES]);
+    bytes[CONTENT_BYTES..].copy_from_slice(&digest.to_be_bytes());
+    bytes
+}
+
+/// A record that is damaged is not believed: the fence may be among what was lost.
+fn decode(bytes: &[u8; RECORD_BYTES]) -> Result<LedgerRecord, BookieError> {
+    let (content, digest) = bytes.split_at(CONTENT_BYTES);
+    if crc32c::crc32c(content).to_be_bytes() != digest {
+        return Err(BookieError::Io);
+    }
+    let field = "the fields of a record lie within it";
+    let key = MasterKey::from(*content.first_chunk().expect(field));
+    let lac = i64::from_be_bytes(*content.last_chunk().expect(field));
+    let fence = match content[20] {
+        0 => Fence::Open,
+        1 => Fence::Fenced,
+        _ => return Err(BookieError::Io),
+    };
+    Ok(LedgerRecord { key, fence, explicit_lac: u64::try_from(lac).ok().map(EntryId) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entry::Password;
+
+    #[test]
+    fn a_record_reads_back_and_a_flipped_bit_in_it_is_noticed() {
+        let key = MasterKey::of(&Password::from("secret"));
+        for fence in [Fence::Open, Fence::Fenced] {
+            for explicit_lac in [None, Some(EntryId(0)), Some(EntryId(i64::MAX.unsigned_abs()))] {
+                let record = LedgerRecord { key, fence, explicit_lac };
+                let bytes = encode(&record);
+                assert_eq!(decode(&bytes), Ok(record));
+                for bit in 0..RECORD_BYTES * 8 {
+                    let mut flipped = bytes;
+                    flipped[bit / 8] ^= 1 << (bit % 8);
+                    assert_eq!(decode(&flipped), Err(BookieError::Io), "bit {bit}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_record_has_the_bytes_of_the_table() {
+        let key = MasterKey::from([7; 20]);
+        let record = LedgerRecord { key, fence: Fence::Fenced, explicit_lac: Some(EntryId(258)) };
+        let mut bytes = [7; RECORD_BYTES];
+        bytes[20..29].copy_from_slice(&[1, 0, 0, 0, 0, 0, 0, 1, 2]);
+        let digest = crc32c::crc32c(&bytes[..29]).to_be_bytes();
+        bytes[29..].copy_from_slice(&digest);
+        assert_eq!(encode(&record), bytes);
+    }
+}

@@ -1,0 +1,80 @@
+//! The suite of all bookies, and what only those on a disk can suffer.
+
+mod crashes;
+mod failures;
+mod opening;
+mod throughput;
+
+use super::*;
+use crate::bookie::conformance::{Kind, b1, conformance};
+use crate::fault::CrashDisk;
+use crate::metadata::MemoryMetadataStore;
+
+conformance!(Durable::new().await);
+
+/// A bookie on a disk that can lose power.
+struct Durable {
+    disk: CrashDisk,
+    store: MemoryMetadataStore,
+    config: DurableConfig,
+    bookies: Option<DurableBookies>,
+}
+
+const FILE: &str = "bookie-b1.redb";
+
+impl Durable {
+    async fn new() -> Self {
+        Self::with(DurableConfig::default()).await
+    }
+
+    async fn with(config: DurableConfig) -> Self {
+        let mut durable = Self::stopped(config);
+        durable.start().await;
+        durable
+    }
+
+    fn stopped(config: DurableConfig) -> Self {
+        let (disk, store) = (CrashDisk::new(), MemoryMetadataStore::new());
+        Self { disk, store, config, bookies: None }
+    }
+
+    async fn try_start(&mut self) -> Result<(), OpenBookieError> {
+        let disk = Arc::new(self.disk.clone());
+        let (bookies, failed) = DurableBookies::open(disk, [b1()], &self.store, &self.config).await;
+        self.bookies = Some(bookies);
+        failed.into_iter().next().map_or(Ok(()), |(_, error)| Err(error))
+    }
+
+    async fn start(&mut self) {
+        self.try_start().await.expect("the file is usable");
+    }
+
+    fn stop(&mut self) {
+        self.bookies = None;
+    }
+
+    fn bookies(&self) -> &DurableBookies {
+        self.bookies.as_ref().expect("it was started")
+    }
+}
+
+impl Kind for Durable {
+    fn transport(&self) -> &dyn BookieTransport {
+        self.bookies()
+    }
+
+    async fn restart(&mut self) {
+        self.stop();
+        self.start().await;
+    }
+
+    async fn wipe(&mut self) {
+        self.stop();
+        self.disk.remove(FILE);
+        self.start().await;
+    }
+
+    async fn keep_only(&mut self, ledger: LedgerId) {
+        self.bookies().retain_ledgers(move |other| other == ledger).await.expect("the disk works");
+    }
+}

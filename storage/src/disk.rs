@@ -1,0 +1,61 @@
+//! Where the durable half keeps its files: one redb database per bookie and one for the metadata, on a disk that tests
+//! replace.
+
+mod database;
+mod queue;
+
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::path::PathBuf;
+
+use redb::backends::FileBackend;
+use redb::{DatabaseError, StorageBackend};
+
+pub use database::OpenFileError;
+pub(crate) use database::{Changed, DatabaseFile, FileError, FileSpec, META};
+pub(crate) use queue::{Door, Patience, Refused, WorkQueue};
+
+/// Where database files are. The seam that tests put a disk with faults into.
+pub trait Disk: fmt::Debug + Send + Sync {
+    /// Opens the file of this name and creates an empty one if there is none. Once a sync of the file has returned,
+    /// the file survives a loss of power, its name included.
+    ///
+    /// # Errors
+    /// [`DatabaseError::DatabaseAlreadyOpen`] if the file is open already, here or in another process;
+    /// [`DatabaseError::Storage`] with the disk's error.
+    fn open(&self, name: &str) -> Result<Box<dyn StorageBackend>, DatabaseError>;
+
+    /// Where the file of this name is, for people.
+    fn locate(&self, name: &str) -> PathBuf;
+}
+
+/// A [`Disk`] that is a directory. Its files are locked while they are open; the lock dies with the process.
+#[derive(Clone, Debug)]
+pub struct DirectoryDisk {
+    directory: PathBuf,
+}
+
+impl DirectoryDisk {
+    /// Files in this directory, which must exist when the first one is opened.
+    #[must_use]
+    pub fn new(directory: impl Into<PathBuf>) -> Self {
+        Self { directory: directory.into() }
+    }
+}
+
+impl Disk for DirectoryDisk {
+    fn open(&self, name: &str) -> Result<Box<dyn StorageBackend>, DatabaseError> {
+        let path = self.locate(name);
+        let file =
+            OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
+        if file.metadata()?.len() == 0 {
+            // Or a loss of power could take the name of a file away whose content is safe.
+            File::open(&self.directory)?.sync_all()?;
+        }
+        Ok(Box::new(FileBackend::new(file)?))
+    }
+
+    fn locate(&self, name: &str) -> PathBuf {
+        self.directory.join(name)
+    }
+}

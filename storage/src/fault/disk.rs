@@ -1,0 +1,341 @@
+//! A disk that loses power.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::{self, ErrorKind};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use fastrand::Rng;
+use parking_lot::Mutex;
+use redb::{DatabaseError, StorageBackend};
+
+use crate::disk::Disk;
+
+/// What is kept or lost as one when power is lost, in bytes.
+const SECTOR_BYTES: usize = 512;
+
+/// A disk in memory that keeps, of each file, what it shows and what is durable. All files of a region may be on one;
+/// a clone is the same disk.
+///
+/// Syncs are numbered from 1 over all files. The disk can be told to lose power instead of doing one of them; nothing
+/// works from then on, until it is [restarted](Self::restart) with what was durable.
+#[derive(Clone, Default)]
+pub struct CrashDisk {
+    state: Arc<Mutex<State>>,
+}
+
+/// What becomes of what was written and not synced when power is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unsynced {
+    /// All of it is lost.
+    Lost,
+    /// Each sector, and each change of a file's length, survives or not, as this seed says.
+    Torn(u64),
+}
+
+/// What the disk refuses to do, once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DiskFault {
+    /// The next read.
+    Read,
+    /// The next write.
+    Write,
+    /// The next sync.
+    Sync,
+}
+
+#[derive(Default)]
+struct State {
+    files: BTreeMap<String, Content>,
+    syncs: u64,
+    cut_at: Option<u64>,
+    power: Power,
+    fault: Option<DiskFault>,
+    space_bytes: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Power {
+    #[default]
+    On,
+    Off,
+}
+
+#[derive(Default)]
+struct Content {
+    shown: Vec<u8>,
+    durable: Vec<u8>,
+    unsynced: Vec<Change>,
+    lock: Lock,
+    /// How often it was opened. Of a file that was opened before power was lost nothing works any more.
+    openings: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Lock {
+    #[default]
+    Free,
+    Held,
+}
+
+enum Change {
+    Write { offset: usize, data: Vec<u8> },
+    Length(usize),
+}
+
+impl CrashDisk {
+    /// An empty disk.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// How many syncs were done or attempted.
+    #[must_use]
+    pub fn syncs(&self) -> u64 {
+        self.state.lock().syncs
+    }
+
+    /// Loses power instead of doing the sync of this number.
+    pub fn cut_at(&self, sync: u64) {
+        self.state.lock().cut_at = Some(sync);
+    }
+
+    /// Comes back after a loss of power, or loses it now. What was open before is dead. Syncs go on being counted.
+    pub fn restart(&self, unsynced: Unsynced) {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        let mut rng = match unsynced {
+            Unsynced::Lost => None,
+            Unsynced::Torn(seed) => Some(Rng::with_seed(seed)),
+        };
+        for content in state.files.values_mut() {
+            let lost = std::mem::take(&mut content.unsynced);
+            if let Some(rng) = &mut rng {
+                lost.iter().for_each(|change| change.apply_torn(&mut content.durable, rng));
+            }
+            content.shown = content.durable.clone();
+            content.lock = Lock::Free;
+            content.openings += 1;
+        }
+        (state.power, state.cut_at, state.fault) = (Power::On, None, None);
+    }
+
+    /// Fails the next operation of this kind, of any file.
+    pub fn inject(&self, fault: DiskFault) {
+        self.state.lock().fault = Some(fault);
+    }
+
+    /// How many bytes the disk has; none for as many as are asked for. Whatever is written at or beyond that place of
+    /// a file finds no space.
+    pub fn set_space(&self, bytes: Option<u64>) {
+        self.state.lock().space_bytes = bytes;
+    }
+
+    /// Whether somebody has a file open.
+    #[must_use]
+    pub fn is_open(&self, name: &str) -> bool {
+        self.state.lock().files.get(name).is_some_and(|content| content.lock == Lock::Held)
+    }
+
+    /// What a file shows; none if there is no such file.
+    #[must_use]
+    pub fn content(&self, name: &str) -> Option<Vec<u8>> {
+        self.state.lock().files.get(name).map(|content| content.shown.clone())
+    }
+
+    /// Puts another content into a file that is not open, durably.
+    ///
+    /// # Panics
+    /// If the file is open.
+    pub fn replace(&self, name: &str, bytes: Vec<u8>) {
+        let mut state = self.state.lock();
+        let content = state.files.entry(name.into()).or_default();
+        assert_eq!(content.lock, Lock::Free, "{name} is open");
+        content.durable = bytes.clone();
+        content.shown = bytes;
+        content.unsynced.clear();
+    }
+
+    /// Removes a file.
+    ///
+    /// # Panics
+    /// If the file is open.
+    pub fn remove(&self, name: &str) {
+        if let Some(removed) = self.state.lock().files.remove(name) {
+            assert_eq!(removed.lock, Lock::Free, "{name} is open");
+        }
+    }
+}
+
+impl Disk for CrashDisk {
+    fn open(&self, name: &str) -> Result<Box<dyn StorageBackend>, DatabaseError> {
+        let mut state = self.state.lock();
+        if state.power == Power::Off {
+            return Err(powerless().into());
+        }
+        let content = state.files.entry(name.into()).or_default();
+        if content.lock == Lock::Held {
+            return Err(DatabaseError::DatabaseAlreadyOpen);
+        }
+        content.lock = Lock::Held;
+        content.openings += 1;
+        let (name, opening) = (name.to_owned(), content.openings);
+        Ok(Box::new(CrashFile { disk: self.clone(), name, opening }))
+    }
+
+    fn locate(&self, name: &str) -> PathBuf {
+        name.into()
+    }
+}
+
+/// An open file of a [`CrashDisk`].
+struct CrashFile {
+    disk: CrashDisk,
+    name: String,
+    opening: u64,
+}
+
+impl CrashFile {
+    /// Does something with the file, unless the fault strikes that.
+    fn with<R>(
+        &self,
+        kind: Option<DiskFault>,
+        run: impl FnOnce(&mut Content, Option<u64>) -> io::Result<R>,
+    ) -> io::Result<R> {
+        let mut state = self.disk.state.lock();
+        let state = &mut *state;
+        if kind == Some(DiskFault::Sync) {
+            state.syncs += 1;
+            if state.cut_at == Some(state.syncs) {
+                state.power = Power::Off;
+            }
+        }
+        let content = state.files.get_mut(&self.name).expect("a file that is open is not removed");
+        if state.power == Power::Off || content.openings != self.opening {
+            return Err(powerless());
+        }
+        if kind.is_some() && state.fault == kind {
+            state.fault = None;
+            return Err(io::Error::other("the disk was told to fail"));
+        }
+        run(content, state.space_bytes)
+    }
+}
+
+impl StorageBackend for CrashFile {
+    fn len(&self) -> io::Result<u64> {
+        self.with(None, |content, _| Ok(content.shown.len() as u64))
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.with(Some(DiskFault::Read), |content, _| {
+            let start = usize::try_from(offset).map_err(io::Error::other)?;
+            let found = content.shown.get(start..start + out.len());
+            out.copy_from_slice(found.ok_or(ErrorKind::UnexpectedEof)?);
+            Ok(())
+        })
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.with(None, |content, _| {
+            content.change(Change::Length(usize::try_from(len).map_err(io::Error::other)?));
+            Ok(())
+        })
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.with(Some(DiskFault::Sync), |content, _| {
+            for change in std::mem::take(&mut content.unsynced) {
+                change.apply(&mut content.durable);
+            }
+            Ok(())
+        })
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.with(Some(DiskFault::Write), |content, space_bytes| {
+            let end = offset + data.len() as u64;
+            if space_bytes.is_some_and(|space| end > space) {
+                return Err(ErrorKind::StorageFull.into());
+            }
+            if end > content.shown.len() as u64 {
+                return Err(ErrorKind::UnexpectedEof.into());
+            }
+            let offset = usize::try_from(offset).map_err(io::Error::other)?;
+            content.change(Change::Write { offset, data: data.to_vec() });
+            Ok(())
+        })
+    }
+}
+
+impl Drop for CrashFile {
+    fn drop(&mut self) {
+        if let Some(content) = self.disk.state.lock().files.get_mut(&self.name)
+            && content.openings == self.opening
+        {
+            content.lock = Lock::Free;
+        }
+    }
+}
+
+impl Content {
+    fn change(&mut self, change: Change) {
+        change.apply(&mut self.shown);
+        self.unsynced.push(change);
+    }
+}
+
+impl Change {
+    fn apply(&self, content: &mut Vec<u8>) {
+        match self {
+            Self::Write { offset, data } => {
+                content[*offset..offset + data.len()].copy_from_slice(data);
+            }
+            Self::Length(bytes) => content.resize(*bytes, 0),
+        }
+    }
+
+    /// As much of it as a loss of power leaves. What lies beyond the end that is left is lost.
+    fn apply_torn(&self, content: &mut Vec<u8>, rng: &mut Rng) {
+        match self {
+            Self::Write { offset, data } => {
+                for (sector, data) in data.chunks(SECTOR_BYTES).enumerate() {
+                    let start = offset + sector * SECTOR_BYTES;
+                    if rng.bool()
+                        && let Some(place) = content.get_mut(start..start + data.len())
+                    {
+                        place.copy_from_slice(data);
+                    }
+                }
+            }
+            Self::Length(bytes) => {
+                if rng.bool() {
+                    content.resize(*bytes, 0);
+                }
+            }
+        }
+    }
+}
+
+fn powerless() -> io::Error {
+    io::Error::other("the disk has no power")
+}
+
+impl fmt::Debug for CrashDisk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.state.lock();
+        f.debug_struct("CrashDisk")
+            .field("files", &state.files.keys())
+            .field("syncs", &state.syncs)
+            .field("power", &state.power)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for CrashFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CrashFile").field("name", &self.name).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,90 @@
+//! What every kind of metadata store must do, run on each of them.
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+
+use super::{Expected, MetadataError, MetadataStore, Versioned};
+
+/// Runs the suite on what the expression makes.
+macro_rules! conformance {
+    ($make:expr) => {
+        $crate::metadata::conformance::conformance! { $make =>
+            a_change_needs_the_version_that_was_read
+            a_key_that_is_created_again_has_a_new_version
+            a_deleted_key_is_not_there
+            children_are_the_names_one_level_down
+            ledger_ids_are_given_out_once
+            of_changes_at_once_one_wins
+        }
+    };
+    ($make:expr => $($name:ident)*) => {
+        $(
+            #[tokio::test]
+            async fn $name() {
+                $crate::metadata::conformance::$name(&$make).await;
+            }
+        )*
+    };
+}
+pub(super) use conformance;
+
+pub(super) async fn a_change_needs_the_version_that_was_read(store: &dyn MetadataStore) {
+    let first = store.put("a", "1".into(), Expected::Absent).await.expect("absent");
+    let conflict = Err(MetadataError::VersionConflict { key: "a".into() });
+    assert_eq!(store.put("a", "2".into(), Expected::Absent).await, conflict);
+    let second = store.put("a", "2".into(), Expected::Version(first)).await;
+    let second = second.expect("the version just written");
+    assert!(second > first);
+    assert_eq!(store.put("a", "3".into(), Expected::Version(first)).await, conflict);
+    let found = Versioned { value: "2".into(), version: second };
+    assert_eq!(store.get("a").await, Ok(Some(found)));
+}
+
+pub(super) async fn a_key_that_is_created_again_has_a_new_version(store: &dyn MetadataStore) {
+    let first = store.put("a", "1".into(), Expected::Absent).await.expect("absent");
+    store.delete("a", first).await.expect("the version just written");
+    let second = store.put("a", "1".into(), Expected::Absent).await.expect("absent");
+    assert!(second > first);
+    let conflict = Err(MetadataError::VersionConflict { key: "a".into() });
+    assert_eq!(store.delete("a", first).await, conflict);
+}
+
+pub(super) async fn a_deleted_key_is_not_there(store: &dyn MetadataStore) {
+    let missing = MetadataError::NotFound { key: "a".into() };
+    let version = store.put("a", "1".into(), Expected::Absent).await.expect("absent");
+    store.delete("a", version).await.expect("the version just written");
+    assert_eq!(store.get("a").await, Ok(None));
+    assert_eq!(store.delete("a", version).await, Err(missing.clone()));
+    let changed = store.put("a", "2".into(), Expected::Version(version)).await;
+    assert_eq!(changed, Err(missing));
+}
+
+pub(super) async fn children_are_the_names_one_level_down(store: &dyn MetadataStore) {
+    for key in ["a", "a/x/1", "a/x-y", "a/x/2", "ab/z"] {
+        store.put(key, Bytes::new(), Expected::Absent).await.expect("absent");
+    }
+    assert_eq!(store.children("a").await, Ok(vec!["x".into(), "x-y".into()]));
+    assert_eq!(store.children("a/x").await, Ok(vec!["1".into(), "2".into()]));
+    assert_eq!(store.children("b").await, Ok(vec![]));
+}
+
+pub(super) async fn ledger_ids_are_given_out_once(store: &dyn MetadataStore) {
+    let mut given = BTreeSet::new();
+    for _ in 0..100 {
+        assert!(given.insert(store.allocate_ledger_id().await.expect("a store that works")));
+    }
+}
+
+pub(super) async fn of_changes_at_once_one_wins(store: &dyn MetadataStore) {
+    let version = store.put("a", "0".into(), Expected::Absent).await.expect("absent");
+    let put = |value: &'static str| store.put("a", value.into(), Expected::Version(version));
+    let (one, other) = tokio::join!(put("1"), put("2"));
+    let conflict = MetadataError::VersionConflict { key: "a".into() };
+    let (value, version) = match (one, other) {
+        (Ok(version), Err(error)) if error == conflict => ("1", version),
+        (Err(error), Ok(version)) if error == conflict => ("2", version),
+        both => panic!("{both:?}"),
+    };
+    assert_eq!(store.get("a").await, Ok(Some(Versioned { value: value.into(), version })));
+}

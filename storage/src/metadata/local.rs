@@ -1,0 +1,274 @@
+//! A metadata store on the local disk.
+//!
+//! | table | key | value |
+//! |---|---|---|
+//! | `values` | path | version, bytes |
+//! | `counters` | `version`, `ledger` | the last version given to any key; the next ledger id |
+//!
+//! One thread does everything in the order it was asked for: it takes what gathered while the previous commit ran,
+//! applies it, commits once, and answers all of it.
+
+use std::fmt;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use redb::{ReadableTable, Table, TableDefinition, WriteTransaction};
+use tokio::sync::oneshot;
+use tokio::task::spawn_blocking;
+
+use super::exchange::Version;
+use super::store::{Expected, MetadataError, MetadataStore, Versioned};
+use crate::disk::{
+    Changed, DatabaseFile, Disk, Door, FileSpec, OpenFileError, Patience, Refused, WorkQueue,
+};
+use crate::id::LedgerId;
+
+const VALUES: TableDefinition<'_, &str, (u64, &[u8])> = TableDefinition::new("values");
+const COUNTERS: TableDefinition<'_, &str, u64> = TableDefinition::new("counters");
+
+const FILE_NAME: &str = "metadata.redb";
+
+/// Memory for pages: records are small, and those in use fit.
+const CACHE_BYTES: usize = 16 << 20;
+
+/// How many operations may wait. Beyond that they fail as unavailable, which callers have to expect anyway.
+const QUEUE_OPERATIONS_MAX: usize = 1 << 16;
+
+/// How many bytes of values may wait.
+const QUEUE_BYTES_MAX: usize = 64 << 20;
+
+/// What an operation without a value counts for in the queue, in bytes.
+const OPERATION_BYTES: usize = 64;
+
+/// A [`MetadataStore`] in one file of a disk: a change is durable when it is answered, and a read sees the newest
+/// value.
+///
+/// Dropping it carries out what was accepted, closes the file and waits for the thread. Idle, it is a parked thread.
+pub struct LocalMetadataStore {
+    operations: Arc<WorkQueue<Operation>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the thread is asked for. An operation whose outcome is not durable in the end drops its end of the channel, and
+/// with that says that the outcome is unknown.
+type Operation = Box<dyn FnOnce(&mut Tables<'_>) -> Result<Reply, redb::Error> + Send>;
+
+/// Tells the outcome. Called once it is durable.
+type Reply = Box<dyn FnOnce()>;
+
+/// What an operation is answered.
+type Answer<R> = Result<R, MetadataError>;
+
+impl LocalMetadataStore {
+    /// Opens the store on a disk, in the file `metadata.redb`, or begins an empty one. A file that was not closed is
+    /// repaired first. Opening is done on the runtime's blocking threads; if the future is dropped, the store is opened
+    /// and closed again, and the file is in use until then.
+    ///
+    /// # Errors
+    /// [`OpenFileError`].
+    ///
+    /// # Panics
+    /// Outside a tokio runtime, and if a thread cannot be started.
+    pub async fn open(disk: Arc<dyn Disk>) -> Result<Self, OpenFileError> {
+        let located = disk.locate(FILE_NAME);
+        let opening = spawn_blocking(move || {
+            let spec = FileSpec {
+                name: FILE_NAME.into(),
+                owner: "metadata".into(),
+                cache_bytes: CACHE_BYTES,
+            };
+            DatabaseFile::open(disk, spec)
+        });
+        // A runtime that is shutting down drops its blocking tasks.
+        let file = opening.await.unwrap_or_else(|error| {
+            Err(OpenFileError::Disk { file: located, reason: error.to_string() })
+        })?;
+        let operations = Arc::new(WorkQueue::new(QUEUE_OPERATIONS_MAX, QUEUE_BYTES_MAX));
+        let queue = operations.clone();
+        let thread = std::thread::Builder::new()
+            .name("metadata".into())
+            .spawn(move || serve(&file, &queue))
+            .expect("the system has room for a thread");
+        Ok(Self { operations, thread: Some(thread) })
+    }
+
+    async fn ask<R: Send + 'static>(
+        &self,
+        key: &str,
+        bytes: usize,
+        run: impl FnOnce(&mut Tables<'_>) -> Result<Answer<R>, redb::Error> + Send + 'static,
+    ) -> Answer<R> {
+        let (done, told) = oneshot::channel();
+        let operation: Operation = Box::new(move |tables| {
+            let answer = run(tables)?;
+            Ok(Box::new(move || {
+                // Who asked may have lost interest.
+                let _ = done.send(answer);
+            }))
+        });
+        let unavailable =
+            |reason: &str| MetadataError::Unavailable { key: key.into(), reason: reason.into() };
+        self.operations.push(operation, bytes).map_err(|(_, why)| match why {
+            Refused::Full => unavailable("too many operations are waiting"),
+            Refused::Closed => unavailable("it is closing"),
+        })?;
+        told.await.map_err(|_| unavailable("its disk failed, as the log says, or it was closed"))?
+    }
+}
+
+#[async_trait]
+impl MetadataStore for LocalMetadataStore {
+    async fn get(&self, key: &str) -> Result<Option<Versioned>, MetadataError> {
+        let wanted = key.to_owned();
+        self.ask(key, OPERATION_BYTES, move |tables| Ok(Ok(tables.get(&wanted)?))).await
+    }
+
+    async fn put(
+        &self,
+        key: &str,
+        value: Bytes,
+        expected: Expected,
+    ) -> Result<Version, MetadataError> {
+        let (bytes, wanted) = (OPERATION_BYTES + value.len(), key.to_owned());
+        self.ask(key, bytes, move |tables| tables.put(&wanted, &value, expected)).await
+    }
+
+    async fn delete(&self, key: &str, version: Version) -> Result<(), MetadataError> {
+        let wanted = key.to_owned();
+        self.ask(key, OPERATION_BYTES, move |tables| tables.delete(&wanted, version)).await
+    }
+
+    async fn children(&self, key: &str) -> Result<Vec<String>, MetadataError> {
+        let wanted = key.to_owned();
+        self.ask(key, OPERATION_BYTES, move |tables| Ok(Ok(tables.children(&wanted)?))).await
+    }
+
+    async fn allocate_ledger_id(&self) -> Result<LedgerId, MetadataError> {
+        let allocate = |tables: &mut Tables<'_>| Ok(Ok(tables.allocate_ledger_id()?));
+        self.ask("a ledger id", OPERATION_BYTES, allocate).await
+    }
+}
+
+impl fmt::Debug for LocalMetadataStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LocalMetadataStore").finish_non_exhaustive()
+    }
+}
+
+impl Drop for LocalMetadataStore {
+    fn drop(&mut self) {
+        self.operations.close();
+        let ended = self.thread.take().map(JoinHandle::join);
+        if let Some(Err(_)) = ended {
+            tracing::error!("the thread of the metadata store had panicked");
+        }
+    }
+}
+
+/// Carries out operations until the queue is closed.
+fn serve(file: &DatabaseFile, queue: &WorkQueue<Operation>) {
+    let mut operations = Vec::new();
+    loop {
+        let door = queue.take_into(&mut operations, Patience::Wait);
+        if operations.is_empty() && door == Door::Closed {
+            return;
+        }
+        let committed = file.change(|transaction| {
+            let mut tables = Tables::open(transaction)?;
+            let replies: Result<Vec<Reply>, _> =
+                operations.drain(..).map(|operation| operation(&mut tables)).collect();
+            Ok((replies?, tables.changed))
+        });
+        // What a failed turn did not get to is dropped like what it did.
+        operations.clear();
+        match committed {
+            Ok(replies) => replies.into_iter().for_each(|reply| reply()),
+            Err(error) => tracing::error!(%error, "operations of the metadata store failed"),
+        }
+    }
+}
+
+/// What the file holds, as of the operation that is being carried out.
+struct Tables<'t> {
+    values: Table<'t, &'static str, (u64, &'static [u8])>,
+    counters: Table<'t, &'static str, u64>,
+    changed: Changed,
+}
+
+impl<'t> Tables<'t> {
+    fn open(transaction: &'t WriteTransaction) -> Result<Self, redb::Error> {
+        let values = transaction.open_table(VALUES)?;
+        let counters = transaction.open_table(COUNTERS)?;
+        Ok(Self { values, counters, changed: Changed::Nothing })
+    }
+
+    fn get(&self, key: &str) -> Result<Option<Versioned>, redb::Error> {
+        Ok(self.values.get(key)?.map(|stored| {
+            let (version, value) = stored.value();
+            Versioned { value: Bytes::copy_from_slice(value), version: Version(version) }
+        }))
+    }
+
+    fn put(
+        &mut self,
+        key: &str,
+        value: &[u8],
+        expected: Expected,
+    ) -> Result<Answer<Version>, redb::Error> {
+        if let Err(error) = self.check(key, expected)? {
+            return Ok(Err(error));
+        }
+        // One counter for all keys, so that a key that is deleted and created again does not repeat a version.
+        let version = self.count("version")? + 1;
+        self.counters.insert("version", version)?;
+        self.values.insert(key, (version, value))?;
+        Ok(Ok(Version(version)))
+    }
+
+    fn delete(&mut self, key: &str, version: Version) -> Result<Answer<()>, redb::Error> {
+        if let Err(error) = self.check(key, Expected::Version(version))? {
+            return Ok(Err(error));
+        }
+        self.values.remove(key)?;
+        self.changed = Changed::Something;
+        Ok(Ok(()))
+    }
+
+    fn children(&self, key: &str) -> Result<Vec<String>, redb::Error> {
+        let prefix = format!("{key}/");
+        let mut names = Vec::<String>::new();
+        for stored in self.values.range(prefix.as_str()..)? {
+            let (path, _) = stored?;
+            let Some(rest) = path.value().strip_prefix(&prefix) else {
+                break;
+            };
+            names.push(rest.split_once('/').map_or(rest, |(name, _)| name).into());
+        }
+        // Paths sort by their separators too, so equal names need not stand together.
+        names.sort_unstable();
+        names.dedup();
+        Ok(names)
+    }
+
+    fn allocate_ledger_id(&mut self) -> Result<LedgerId, redb::Error> {
+        let id = self.count("ledger")?;
+        self.counters.insert("ledger", id + 1)?;
+        Ok(LedgerId(id))
+    }
+
+    fn check(&self, key: &str, expected: Expected) -> Result<Answer<()>, redb::Error> {
+        let found = self.values.get(key)?.map(|stored| Version(stored.value().0));
+        Ok(expected.check(key, found))
+    }
+
+    /// A counter that is about to be moved.
+    fn count(&mut self, name: &str) -> Result<u64, redb::Error> {
+        self.changed = Changed::Something;
+        Ok(self.counters.get(name)?.map_or(0, |stored| stored.value()))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,93 @@
+use super::*;
+use crate::fault::{CrashDisk, DiskFault, Unsynced};
+use crate::metadata::conformance::conformance;
+
+conformance!(opened(&CrashDisk::new()).await);
+
+async fn opened(disk: &CrashDisk) -> LocalMetadataStore {
+    LocalMetadataStore::open(Arc::new(disk.clone())).await.expect("the file is usable")
+}
+
+fn is_unknown<T>(answer: &Answer<T>) -> bool {
+    matches!(answer, Err(MetadataError::Unavailable { .. }))
+}
+
+#[tokio::test]
+async fn what_was_answered_is_there_after_it_was_opened_again() {
+    let disk = CrashDisk::new();
+    let store = opened(&disk).await;
+    let first = store.put("a", "1".into(), Expected::Absent).await.expect("absent");
+    let ledger = store.allocate_ledger_id().await.expect("the disk works");
+    drop(store);
+    let store = opened(&disk).await;
+    let found = Versioned { value: "1".into(), version: first };
+    assert_eq!(store.get("a").await, Ok(Some(found)));
+    assert!(store.allocate_ledger_id().await.expect("the disk works") > ledger);
+    store.delete("a", first).await.expect("its version");
+    let again = store.put("a", "2".into(), Expected::Absent).await.expect("absent");
+    assert!(again > first, "versions go on where they were");
+}
+
+#[tokio::test]
+async fn what_was_answered_survives_a_loss_of_power_at_every_sync() {
+    for unsynced in [Unsynced::Lost, Unsynced::Torn(1), Unsynced::Torn(2)] {
+        let mut cut = 0;
+        loop {
+            cut += 1;
+            let disk = CrashDisk::new();
+            disk.cut_at(cut);
+            let (mut written, mut given) = (None, Vec::new());
+            if let Ok(store) = LocalMetadataStore::open(Arc::new(disk.clone())).await {
+                let mut expected = Expected::Absent;
+                for value in ["1", "2", "3", "4"] {
+                    given.extend(store.allocate_ledger_id().await);
+                    if let Ok(version) = store.put("a", value.into(), expected).await {
+                        written = Some((value, version));
+                        expected = Expected::Version(version);
+                    }
+                }
+            }
+            let over = disk.syncs() < cut;
+            disk.restart(unsynced);
+            let store = opened(&disk).await;
+            let found = store.get("a").await.expect("the disk works again");
+            let found = found.map(|found| (found.value, found.version));
+            if let Some((value, version)) = written {
+                let (found, newest) = found.expect("it was answered");
+                assert!(newest >= version, "power lost at sync {cut}");
+                assert!(found >= value, "power lost at sync {cut}");
+            }
+            let next = store.allocate_ledger_id().await.expect("the disk works again");
+            assert!(!given.contains(&next), "power lost at sync {cut}");
+            if over {
+                assert_eq!((written.map(|(value, _)| value), given.len()), (Some("4"), 4));
+                break;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_failed_write_is_an_unknown_outcome_and_the_next_change_is_made() {
+    let disk = CrashDisk::new();
+    let store = opened(&disk).await;
+    let first = store.put("a", "1".into(), Expected::Absent).await.expect("absent");
+    disk.inject(DiskFault::Write);
+    assert!(is_unknown(&store.put("a", "2".into(), Expected::Version(first)).await));
+    let found = store.get("a").await.expect("the disk works again").expect("it is there");
+    assert!(store.put("a", "3".into(), Expected::Version(found.version)).await.is_ok());
+}
+
+#[tokio::test]
+async fn after_a_failed_sync_nothing_is_answered_until_it_is_opened_anew() {
+    let disk = CrashDisk::new();
+    let store = opened(&disk).await;
+    store.put("a", "1".into(), Expected::Absent).await.expect("absent");
+    disk.inject(DiskFault::Sync);
+    assert!(is_unknown(&store.put("b", "1".into(), Expected::Absent).await));
+    assert!(is_unknown(&store.get("a").await));
+    drop(store);
+    disk.restart(Unsynced::Lost);
+    let store = opened(&disk).await;
+    assert!(store.get("a").await.expect("the disk works again").is_some());
+}
