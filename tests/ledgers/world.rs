@@ -5,21 +5,21 @@
 //! is under way that would end the wait, or as a fault. The registry's news reaches everybody at once.
 
 mod bookie;
+mod client;
 mod rules;
 
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
-use std::time::Duration;
 
-use bytes::Bytes;
-use georepl_storage::recover::{self, Recovered};
-use georepl_storage::write;
 use georepl_storage::{
-    AddKind, BookieError, BookieId, EntryId, LedgerId, LedgerMetadata, LedgerState, Password,
-    QuorumSizes, RecordAnswer, RecordRequest, Request, RequestBody, Response, Time, Version,
+    AddKind, EntryId, LedgerId, LedgerMetadata, LedgerState, Password, QuorumSizes, RecordAnswer,
+    RecordRequest, RegisteredBookie, Request, RequestBody, ResponseBody, Version,
 };
 use georepl_tests::explore;
+use georepl_tests::shared::Shared;
 
-use bookie::{Bookie, Presence};
+use bookie::{Bookie, Presence, carry_out};
+use client::{Answer, Client, Input, Machine, Seat, Standing, Wish, arriving, step};
 pub use rules::mark;
 
 const LEDGER: LedgerId = LedgerId(7);
@@ -68,12 +68,15 @@ pub enum Action {
     CrashWriter,
     StartRecovery(usize),
     CrashRecovery(usize),
-    /// The request arrives, is carried out, and the answer is there.
-    Arrive(usize),
+    /// A client's request arrives, is carried out, and the answer is there.
+    Arrive(usize, usize),
     /// It is carried out, and the answer is under way.
-    ArriveLate(usize),
-    Lose(usize),
-    LateAnswer(usize),
+    ArriveLate(usize, usize),
+    Lose(usize, usize),
+    LateAnswer(usize, usize),
+    /// A request of a client that is gone.
+    ArriveOrphan(usize, usize),
+    LoseOrphan(usize, usize),
     /// The store answers a client's question.
     Record(usize),
     /// The store carries it out, and the answer is lost.
@@ -95,56 +98,53 @@ pub enum Action {
     WakeEarly(usize),
 }
 
+/// The record as the store has it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Flight<M> {
-    client: usize,
-    bookie: usize,
-    message: M,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Client {
-    Absent,
-    Writer(Box<write::Machine>),
-    Recovery(Box<recover::Machine>),
-    /// The writer was fenced or failed, or the recovery has ended.
-    Ended,
+struct Stored {
+    record: Arc<LedgerMetadata>,
+    version: Version,
 }
 
 /// Where everything is.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug)]
 pub struct World {
-    bounds: Bounds,
-    clients: Vec<Client>,
-    bookies: Vec<Bookie>,
-    requests: Vec<Flight<Request>>,
-    answers: Vec<Flight<Response>>,
-    record: Arc<LedgerMetadata>,
-    version: Version,
-    /// The record before it.
-    replaced: Option<Arc<LedgerMetadata>>,
-    /// The question that each client has asked.
-    questions: Vec<Option<RecordRequest>>,
+    bounds: Shared<Bounds>,
+    seats: Vec<Seat>,
+    bookies: Vec<Shared<Bookie>>,
+    stored: Shared<Stored>,
+    /// What was stored before it.
+    replaced: Option<Shared<Stored>>,
     /// Writes that may still land.
-    late_writes: Vec<RecordRequest>,
+    late_writes: Vec<Shared<RecordRequest>>,
     appended: u8,
     /// The last entry that was acknowledged to the application.
     acknowledged: Option<EntryId>,
     /// How many bookies were gone for the writer at once, at most.
     gone_at_once: usize,
-    /// Bookies (bits) that took each entry from the writer.
+    /// Per entry, bookies (bits) that took it from the writer; and those, in the life that they have, of which the
+    /// writer knows.
     taken: Vec<u8>,
+    told: Vec<u8>,
     /// The highest LAC that any reader could have learned.
     readable: Option<EntryId>,
-    left: Bounds,
+    /// What may still go wrong.
+    left: Shared<Bounds>,
     /// Bookies that something has happened to: the first of an ensemble. While all bookies of an ensemble hold
     /// every entry, it does not matter which of those that nothing has happened to is next.
     touched: usize,
+    /// How often the writer has changed its ensemble.
+    changes: u8,
     broken: Option<String>,
 }
 
-fn payload(entry: u8) -> Bytes {
-    vec![entry; usize::from(entry) + 1].into()
+/// Without what is the same in all situations of one exploration.
+impl Hash for World {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (&self.seats, &self.bookies, &self.stored, &self.replaced).hash(state);
+        (&self.late_writes, &self.taken, &self.told, &self.left).hash(state);
+        (self.acknowledged, self.readable).hash(state);
+        (self.appended, self.changes, self.gone_at_once, self.touched).hash(state);
+    }
 }
 
 impl World {
@@ -155,44 +155,30 @@ impl World {
         let members = bookies[..ensemble].iter();
         let instances = members.clone().map(|bookie| (bookie.id.clone(), bookie.instance));
         let ids = members.clone().map(|bookie| bookie.id.clone()).collect();
-        let password = Password::from("secret");
-        let record = LedgerMetadata::created(sizes, password, ids, 1, Default::default())
+        let custom = [("application".to_owned(), b"pulsar".to_vec())].into();
+        let record = LedgerMetadata::created(sizes, Password::from("secret"), ids, 1, custom)
             .expect("valid")
             .with_instances(instances);
         let (record, version) = (Arc::new(record), Version(1));
-        let limits = write::Limits {
-            request_timeout: Duration::from_secs(5),
-            add_quorum_timeout: Duration::from_secs(60),
-            bookie_backlog_bytes_max: u64::MAX,
-            ensemble_changes_max: 20,
-            explicit_lac_interval: None,
-        };
-        let writer = write::Machine::new(write::Config {
-            ledger: LEDGER,
-            record: record.clone(),
-            version,
-            limits,
-        });
-        let mut clients = vec![Client::Writer(Box::new(writer))];
-        clients.resize(1 + bounds.recoverers, Client::Absent);
+        let writer = Machine::writer(record.clone(), version);
+        let mut seats = vec![Seat::new(Client::Running(writer.into()), &bounds)];
+        seats.resize(1 + bounds.recoverers, Seat::new(Client::Absent, &bounds));
         let mut world = Self {
-            bounds,
-            questions: vec![None; clients.len()],
-            clients,
-            bookies,
-            requests: Vec::new(),
-            answers: Vec::new(),
-            record,
-            version,
+            bounds: bounds.into(),
+            seats,
+            bookies: bookies.into_iter().map(Shared::from).collect(),
+            stored: Stored { record, version }.into(),
             replaced: None,
             late_writes: Vec::new(),
             appended: 0,
             acknowledged: None,
             gone_at_once: 0,
             taken: vec![0; bounds.entries.into()],
+            told: vec![0; bounds.entries.into()],
             readable: None,
-            left: bounds,
+            left: bounds.into(),
             touched: if ensemble == write_quorum { 0 } else { ensemble },
+            changes: 0,
             broken: None,
         };
         world.tell_registry();
@@ -203,126 +189,129 @@ impl World {
         world
     }
 
-    fn registry(&self) -> Arc<[georepl_storage::RegisteredBookie]> {
+    fn record(&self) -> &LedgerMetadata {
+        &self.stored.record
+    }
+
+    fn registry(&self) -> Arc<[RegisteredBookie]> {
         let registered = self.bookies.iter().filter(|bookie| bookie.registered);
-        registered.map(Bookie::registration).collect()
+        registered.map(|bookie| bookie.registration()).collect()
     }
 
     fn tell_registry(&mut self) {
-        let registry = self.registry();
-        for client in 0..self.clients.len() {
-            let registry = registry.clone();
-            match &mut self.clients[client] {
-                Client::Writer(machine) => {
-                    machine.handle(Time::ZERO, write::Input::Bookies(registry));
-                }
-                Client::Recovery(machine) => {
-                    machine.handle(Time::ZERO, recover::Input::Registry(registry));
-                }
-                Client::Absent | Client::Ended => continue,
-            }
-            self.drain(client);
-        }
+        let news = Input::Bookies(self.registry()).into();
+        (0..self.seats.len()).for_each(|client| self.happens(client, &news));
     }
 
     fn append(&mut self) {
-        let (first, mut payloads) = (EntryId(self.appended.into()), vec![payload(self.appended)]);
         self.appended += 1;
-        if let Client::Writer(machine) = &mut self.clients[WRITER] {
-            machine.handle(Time::ZERO, write::Input::Append { first, payloads: &mut payloads });
-        }
-        self.drain(WRITER);
+        self.happens(WRITER, &Input::Append(self.appended - 1).into());
     }
 
     fn start_recovery(&mut self, client: usize) {
-        let config = recover::Config {
-            ledger: LEDGER,
-            password: Password::from("secret"),
-            request_timeout: Duration::from_secs(5),
-            entries_in_flight_max: usize::from(self.bounds.entries),
+        let machine = Machine::recovery(&self.bounds, self.registry());
+        self.seats[client] = Seat {
+            client: Client::Running(machine.into()),
+            orphans: self.seats[client].orphans.clone(),
+            ..Seat::new(Client::Absent, &self.bounds)
         };
-        let machine = recover::Machine::new(config, self.registry());
-        self.clients[client] = Client::Recovery(Box::new(machine));
-        self.drain(client);
+        self.happens(client, &Input::Start.into());
     }
 
-    /// Everything that a client wants done.
-    fn drain(&mut self, client: usize) {
-        loop {
-            match &mut self.clients[client] {
-                Client::Writer(machine) => {
-                    let Some(output) = machine.poll_output() else { return };
-                    self.writer_wants(output);
+    /// Something happens to a client, and it gets what it wants.
+    fn happens(&mut self, client: usize, input: &Shared<Input>) {
+        let Some(machine) = self.seats[client].machine() else { return };
+        let step = step(machine, input);
+        self.seats[client].client = Client::Running(step.next.clone());
+        let mut asked = None;
+        for wish in &step.wishes {
+            match wish {
+                Wish::Send(bookie, request) => {
+                    self.check_request(request);
+                    self.seats[client].requests.push((*bookie, request.clone()));
                 }
-                Client::Recovery(machine) => {
-                    let Some(output) = machine.poll_output() else { return };
-                    self.recovery_wants(client, output);
+                Wish::Ask(question) => asked = Some(question.clone()),
+                Wish::Confirmed(through) => self.acknowledge(*through),
+                Wish::Changed => self.changed(),
+                Wish::Closed(state) => self.closed(client, *state),
+                Wish::WriterFailed(error) => {
+                    self.failed_writer(error);
+                    self.check_afterlife(WRITER);
+                    self.crash(WRITER, Client::Ended);
+                    return;
                 }
-                Client::Absent | Client::Ended => return,
+                Wish::RecoveryFailed(error) => {
+                    self.failed_recovery(client, error);
+                    self.leave_seat(client, Client::Absent);
+                }
             }
+        }
+        if let Some(question) = asked {
+            self.ask(client, question);
         }
     }
 
-    fn writer_wants(&mut self, output: write::Output) {
-        match output {
-            write::Output::Submit { bookie, requests } => self.send(WRITER, &bookie, requests),
-            write::Output::Record(question) => self.ask(WRITER, question),
-            write::Output::Confirmed { through } => {
-                let ended = self.acknowledge(through);
-                self.broken = self.broken.take().or_else(|| ended.err());
-            }
-            write::Output::EnsembleChanged { .. } | write::Output::Closed(_) => {}
-            write::Output::Failed(error) => {
-                self.failed_writer(&error);
-                self.crash(WRITER, Client::Ended);
-            }
+    /// A read that cannot go wrong is answered at once: what counts is when the write that follows arrives.
+    fn ask(&mut self, client: usize, question: Shared<RecordRequest>) {
+        self.check_question(client, &question);
+        if *question == RecordRequest::Read && self.left.record_faults == 0 {
+            self.answer_question(client, &question);
+        } else {
+            self.seats[client].question = Some(question);
         }
     }
 
-    fn recovery_wants(&mut self, client: usize, output: recover::Output) {
-        match output {
-            recover::Output::Submit { bookie, requests } => self.send(client, &bookie, requests),
-            recover::Output::Record(question) => self.ask(client, question),
-            recover::Output::Closed(Recovered { record, .. }) => {
-                if record.state() != self.record.state() {
-                    let (said, is) = (record.state(), self.record.state());
-                    self.breaks(format!("S3: closed at {said:?}, and the record says {is:?}"));
-                }
-                self.clients[client] = Client::Ended;
-            }
-            recover::Output::Failed(error) => {
-                self.failed_recovery(&error);
-                self.clients[client] = Client::Absent;
-            }
-        }
+    fn answer_question(&mut self, client: usize, question: &RecordRequest) {
+        let answer = self.ask_store(question);
+        self.learn(client, answer);
     }
 
-    fn send(&mut self, client: usize, bookie: &BookieId, requests: Vec<Request>) {
-        let number = self.bookies.iter().position(|known| known.id == *bookie);
-        let bookie = number.expect("requests go to bookies");
-        let flights = requests.into_iter().map(|message| Flight { client, bookie, message });
-        self.requests.extend(flights);
+    fn learn(&mut self, client: usize, answer: RecordAnswer) {
+        if let RecordAnswer::Found(record, _) = &answer
+            && client == WRITER
+            && (record.state() == LedgerState::InRecovery
+                || record.state() != LedgerState::Open
+                    && self.seats[WRITER].standing == Standing::Writing)
+        {
+            self.seats[WRITER].standing = Standing::Fenced;
+        }
+        self.happens(client, &Input::Record(answer).into());
+    }
+
+    fn ask_store(&mut self, question: &RecordRequest) -> RecordAnswer {
+        let Stored { record, version } = &*self.stored;
+        match question {
+            RecordRequest::Read => RecordAnswer::Found(record.clone(), *version),
+            RecordRequest::Write { record: next, expected } if expected == version => {
+                let checked = self.check_write(next);
+                let version = Version(version.0 + 1);
+                let next = Stored { record: next.clone(), version };
+                self.replaced = Some(std::mem::replace(&mut self.stored, next.into()));
+                checked.unwrap_or_else(|broken| self.breaks(broken));
+                RecordAnswer::Written(version)
+            }
+            RecordRequest::Write { .. } => RecordAnswer::Conflict,
+        }
     }
 
     /// The bookie carries the request out.
-    fn carry_out(&mut self, index: usize) -> Flight<Response> {
-        let Flight { client, bookie, message } = self.requests.remove(index);
+    fn carry_out(&mut self, client: usize, index: usize) -> Answer {
+        let (bookie, request) = self.seats[client].requests.remove(index);
+        self.carry_out_request(bookie, request)
+    }
+
+    fn carry_out_request(&mut self, bookie: usize, request: Shared<Request>) -> Answer {
         self.touch(bookie);
-        let Request { id, body, .. } = message;
-        let at = &mut self.bookies[bookie];
-        let added = match &body {
-            RequestBody::Add { entry, kind: AddKind::Normal, .. } => Some(entry.entry()),
-            _ => None,
-        };
-        let result = at.answer(body);
-        let known = result != Err(BookieError::Unreachable);
-        let instance = known.then_some(at.instance);
-        let message = Response { id, bookie: at.id.clone(), instance, result };
-        if let (Some(entry), Ok(_)) = (added, &message.result) {
-            self.taken[entry.get() as usize] |= 1 << bookie;
+        let carried = carry_out(&self.bookies[bookie], &request);
+        self.bookies[bookie] = carried.bookie.clone();
+        let message = carried.answer.clone();
+        if let (RequestBody::Add { entry, kind: AddKind::Normal, .. }, Ok(_)) =
+            (&request.body, &message.result)
+        {
+            self.taken[entry.entry().get() as usize] |= 1 << bookie;
             self.acknowledge_before_the_crash();
         }
-        Flight { client, bookie, message }
+        Answer { bookie, request, message, is_from_before: false }
     }
 
     /// A writer that is said to have crashed may have done so at any time: it may have acknowledged what AQ bookies
@@ -336,162 +325,124 @@ impl World {
         }
     }
 
-    fn deliver(&mut self, answer: Flight<Response>) {
-        let Flight { client, message, .. } = answer;
-        let mut responses = vec![message];
-        match &mut self.clients[client] {
-            Client::Writer(machine) => {
-                machine.handle(Time::ZERO, write::Input::Responses(&mut responses));
-            }
-            Client::Recovery(machine) => {
-                machine.handle(Time::ZERO, recover::Input::Responses(&mut responses));
-            }
-            Client::Absent | Client::Ended => return,
+    fn deliver(&mut self, client: usize, answer: Answer) {
+        let Answer { bookie, request, message, is_from_before } = answer;
+        if self.seats[client].machine().is_none() {
+            return;
         }
-        self.drain(client);
+        let recorded = self.record().instance_of(&message.bookie);
+        if recorded.is_none_or(|recorded| message.instance == Some(recorded)) {
+            self.seats[client].hear(bookie, &request, &message);
+        }
+        let present = message.instance == Some(self.bookies[bookie].instance) && !is_from_before;
+        if let (RequestBody::Add { entry, .. }, Ok(ResponseBody::Added)) =
+            (&request.body, &message.result)
+            && client == WRITER
+            && present
+        {
+            self.told[entry.entry().get() as usize] |= 1 << bookie;
+        }
+        self.happens(client, &Input::Response(message).into());
     }
 
-    /// A read that cannot go wrong is answered at once: what counts is when the write that follows arrives.
-    fn ask(&mut self, client: usize, question: RecordRequest) {
-        if question == RecordRequest::Read && self.left.record_faults == 0 {
-            let answer = self.ask_store(&question);
-            self.answer_question(client, answer);
-        } else {
-            self.questions[client] = Some(question);
-        }
+    fn take_question(&mut self, client: usize) -> Shared<RecordRequest> {
+        self.seats[client].question.take().expect("enabled with a question")
     }
 
-    fn ask_store(&mut self, question: &RecordRequest) -> RecordAnswer {
-        match question {
-            RecordRequest::Read => RecordAnswer::Found(self.record.clone(), self.version),
-            RecordRequest::Write { record, expected } if *expected == self.version => {
-                let checked = self.check_write(record);
-                self.broken = self.broken.take().or_else(|| checked.err());
-                self.replaced = Some(std::mem::replace(&mut self.record, record.clone()));
-                self.version = Version(self.version.0 + 1);
-                RecordAnswer::Written(self.version)
-            }
-            RecordRequest::Write { .. } => RecordAnswer::Conflict,
-        }
-    }
-
-    fn answer_question(&mut self, client: usize, answer: RecordAnswer) {
-        match &mut self.clients[client] {
-            Client::Writer(machine) => machine.handle(Time::ZERO, write::Input::Record(answer)),
-            Client::Recovery(machine) => {
-                machine.handle(Time::ZERO, recover::Input::Record(answer));
-            }
-            Client::Absent | Client::Ended => return,
-        }
-        self.drain(client);
-    }
-
-    fn wake(&mut self, client: usize) {
-        let at = self.wake_at(client).expect("enabled with a timer");
-        match &mut self.clients[client] {
-            Client::Writer(machine) => {
-                machine.handle(at, write::Input::Wake);
-                self.drain(client);
-                if let Client::Writer(machine) = &mut self.clients[client] {
-                    machine.renumber(at);
-                }
-            }
-            Client::Recovery(machine) => {
-                machine.handle(at, recover::Input::Wake);
-                self.drain(client);
-                if let Client::Recovery(machine) = &mut self.clients[client] {
-                    machine.renumber(at);
-                }
-            }
-            Client::Absent | Client::Ended => {}
-        }
-    }
-
-    fn wake_at(&self, client: usize) -> Option<Time> {
-        match &self.clients[client] {
-            Client::Writer(machine) => machine.wake_at(),
-            Client::Recovery(machine) => machine.wake_at(),
-            Client::Absent | Client::Ended => None,
-        }
+    fn has_timer(&self, client: usize) -> bool {
+        self.seats[client].machine().is_some_and(|machine| machine.wake_at().is_some())
     }
 
     /// A client that is gone asks and hears nothing more; what it has sent may arrive.
     fn crash(&mut self, client: usize, left: Client) {
-        self.clients[client] = left;
-        self.answers.retain(|answer| answer.client != client);
-        if let Some(question @ RecordRequest::Write { .. }) = self.questions[client].take() {
+        if let Some(question) = self.seats[client].question.take()
+            && *question != RecordRequest::Read
+        {
             self.late_writes.push(question);
         }
+        self.leave_seat(client, left);
+    }
+
+    fn leave_seat(&mut self, client: usize, left: Client) {
+        let seat = &mut self.seats[client];
+        let mut orphans = std::mem::take(&mut seat.orphans);
+        orphans.append(&mut seat.requests);
+        *seat = Seat { orphans, ..Seat::new(left, &self.bounds) };
+    }
+
+    fn update_bookie(&mut self, bookie: usize, update: impl FnOnce(&mut Bookie)) {
+        let mut next = Bookie::clone(&self.bookies[bookie]);
+        update(&mut next);
+        self.bookies[bookie] = next.into();
+    }
+
+    fn forget_told(&mut self, bookie: usize) {
+        self.told.iter_mut().for_each(|told| *told &= !(1 << bookie));
+    }
+
+    fn spend(&mut self, on: impl FnOnce(&mut Bounds) -> &mut u8) {
+        let mut left = *self.left;
+        *on(&mut left) -= 1;
+        self.left = left.into();
     }
 
     fn leave(&mut self, bookie: usize, presence: Presence) {
         self.touch(bookie);
-        let at = &mut self.bookies[bookie];
-        at.presence = presence;
-        at.registered = self.bounds.zombies;
+        let stays_registered = self.bounds.zombies;
+        self.update_bookie(bookie, |at| {
+            at.presence = presence;
+            at.registered = stays_registered;
+        });
         // One that came back is there for the writer when it has answered that it is.
         let asked = |number: usize| {
-            self.requests.iter().any(|flight| {
-                (flight.client, flight.bookie) == (WRITER, number)
-                    && matches!(flight.message.body, RequestBody::ReadLac { .. })
+            let probes = self.seats[WRITER].requests.iter();
+            probes.clone().any(|(at, request)| {
+                *at == number && matches!(request.body, RequestBody::ReadLac { .. })
             })
         };
         let gone = self.bookies.iter().enumerate();
         let gone = gone.filter(|(number, at)| at.presence != Presence::Up || asked(*number));
-        let gone = gone.count();
-        self.gone_at_once = self.gone_at_once.max(gone);
-        if !self.bounds.zombies {
+        self.gone_at_once = self.gone_at_once.max(gone.count());
+        if !stays_registered {
             self.tell_registry();
         }
     }
 
     fn come_back(&mut self, bookie: usize) {
-        self.bookies[bookie].presence = Presence::Up;
-        self.bookies[bookie].registered = true;
+        self.update_bookie(bookie, |at| (at.presence, at.registered) = (Presence::Up, true));
+        for answer in &mut self.seats[WRITER].answers {
+            answer.is_from_before |= answer.bookie == bookie;
+        }
         self.tell_registry();
-    }
-
-    /// What may arrive next: the first request of each client to each bookie.
-    fn arriving(&self) -> impl Iterator<Item = usize> + '_ {
-        let same = |one: &Flight<Request>, other: &Flight<Request>| {
-            (one.client, one.bookie) == (other.client, other.bookie)
-        };
-        let first = move |index: &usize| {
-            let flight = &self.requests[*index];
-            !self.requests[..*index].iter().any(|earlier| same(earlier, flight))
-        };
-        (0..self.requests.len()).filter(first)
     }
 
     /// There is no connection to a bookie that is not there, which is known at once.
     fn refuse(&mut self) {
         let gone = |world: &Self| {
-            let gone =
-                |flight: &Flight<Request>| world.bookies[flight.bookie].presence != Presence::Up;
-            world.requests.iter().position(gone)
+            let is_gone = |bookie: usize| world.bookies[bookie].presence != Presence::Up;
+            world.seats.iter().enumerate().find_map(|(client, seat)| {
+                let index = seat.requests.iter().position(|(bookie, _)| is_gone(*bookie))?;
+                Some((client, index))
+            })
         };
-        while let Some(index) = gone(self) {
-            let answer = self.carry_out(index);
-            self.deliver(answer);
+        while let Some((client, index)) = gone(self) {
+            let answer = self.carry_out(client, index);
+            self.deliver(client, answer);
+        }
+        let bookies = &self.bookies;
+        for seat in &mut self.seats {
+            seat.orphans.retain(|(bookie, _)| bookies[*bookie].presence == Presence::Up);
         }
     }
 
     /// One that failed waits with the next attempt until what it had sent has arrived, or the requests under way
     /// would have no bound; attempts that follow a crash have one.
     fn may_start(&self, client: usize) -> bool {
-        self.left.restarts < self.bounds.restarts
-            || !self.requests.iter().any(|flight| flight.client == client)
-    }
-
-    /// Nothing is under way that a client waits for.
-    fn is_quiet(&self, client: usize) -> bool {
-        self.questions[client].is_none()
-            && !self.requests.iter().any(|flight| flight.client == client)
-            && !self.answers.iter().any(|flight| flight.client == client)
+        self.left.restarts < self.bounds.restarts || self.seats[client].orphans.is_empty()
     }
 
     fn is_closed(&self) -> bool {
-        matches!(self.record.state(), LedgerState::Closed(_))
+        matches!(self.record().state(), LedgerState::Closed(_))
     }
 
     /// Whether it is this bookie's turn to be touched for the first time.
@@ -509,24 +460,49 @@ impl World {
         self.broken.get_or_insert(what);
     }
 
-    /// Forgets what can never matter again.
+    /// Forgets what can never matter again, and orders what is in no order.
     fn normalise(&mut self) {
-        for client in 0..self.clients.len() {
-            if let Client::Absent | Client::Ended = self.clients[client] {
-                self.answers.retain(|answer| answer.client != client);
+        if self.left.record_faults == 0 {
+            self.replaced = None;
+        }
+        let version = self.stored.version;
+        self.late_writes.retain(|write| match **write {
+            RecordRequest::Write { expected, .. } => expected == version,
+            RecordRequest::Read => false,
+        });
+        let acknowledged = self.acknowledged.map_or(0, |last| last.get() as usize + 1);
+        self.told[..acknowledged].fill(0);
+        // Nobody is left to whom it could matter.
+        let is_over = self.is_closed() && !self.seats.iter().any(|seat| seat.machine().is_some());
+        for client in 0..self.seats.len() {
+            let mut orphans = std::mem::take(&mut self.seats[client].orphans);
+            orphans.retain(|(bookie, request)| !is_over && self.may_matter(*bookie, request));
+            orphans.sort_by_key(|(bookie, _)| *bookie);
+            let seat = &mut self.seats[client];
+            seat.orphans = orphans;
+            seat.requests.sort_by_key(|(bookie, _)| *bookie);
+            if self.seats[client].answers.len() > 1 {
+                self.seats[client].answers.sort_by_cached_key(explore::fingerprint);
             }
         }
-        let version = self.version;
-        self.late_writes.retain(
-            |write| matches!(write, RecordRequest::Write { expected, .. } if *expected == version),
-        );
-        // Nobody is left to whom it could matter.
-        let alive = |client: &Client| matches!(client, Client::Writer(_) | Client::Recovery(_));
-        if self.is_closed() && !self.clients.iter().any(alive) {
-            self.requests.clear();
+        // It does not matter which recovery is which.
+        if self.seats.len() > 2 {
+            self.seats[1..].sort_by_cached_key(explore::fingerprint);
         }
-        self.answers.sort_by_cached_key(explore::fingerprint);
-        self.requests.sort_by_key(|flight| (flight.client, flight.bookie));
+    }
+
+    /// Whether the request of a client that is gone changes anything. What a bookie holds and its fence stay, so what
+    /// changes nothing now never will, unless the bookie is wiped.
+    fn may_matter(&self, bookie: usize, request: &Shared<Request>) -> bool {
+        let carried = carry_out(&self.bookies[bookie], request);
+        let is_taken = match &request.body {
+            RequestBody::Add { entry, kind: AddKind::Normal, .. } => {
+                carried.answer.result.is_ok()
+                    && self.taken[entry.entry().get() as usize] & 1 << bookie == 0
+            }
+            _ => false,
+        };
+        self.left.wipes > 0 || is_taken || carried.bookie != self.bookies[bookie]
     }
 }
 
@@ -540,29 +516,41 @@ impl explore::World for World {
                 actions.push(action);
             }
         };
-        let writes = matches!(self.clients[WRITER], Client::Writer(_));
+        let writes = self.seats[WRITER].machine().is_some();
         on(writes && self.appended < self.bounds.entries, Action::Append);
         on(writes && self.bounds.writer == Writer::MayCrash, Action::CrashWriter);
-        for client in 1..self.clients.len() {
-            match self.clients[client] {
-                Client::Absent => on(self.may_start(client), Action::StartRecovery(client)),
-                Client::Recovery(_) => on(self.left.restarts > 0, Action::CrashRecovery(client)),
-                Client::Writer(_) | Client::Ended => {}
+        for (client, seat) in self.seats.iter().enumerate() {
+            let hears = seat.machine().is_some();
+            on(
+                matches!(seat.client, Client::Absent) && self.may_start(client),
+                Action::StartRecovery(client),
+            );
+            on(hears && client != WRITER && self.left.restarts > 0, Action::CrashRecovery(client));
+            let may_touch = |(_, bookie): &(usize, usize)| self.may_touch(*bookie);
+            for (index, _) in arriving(&seat.requests).filter(may_touch) {
+                on(true, Action::Arrive(client, index));
+                on(self.left.delays > 0, Action::ArriveLate(client, index));
+                on(self.left.losses > 0, Action::Lose(client, index));
             }
-        }
-        for index in self.arriving().filter(|index| self.may_touch(self.requests[*index].bookie)) {
-            on(true, Action::Arrive(index));
-            on(self.left.delays > 0, Action::ArriveLate(index));
-            on(self.left.losses > 0, Action::Lose(index));
-        }
-        (0..self.answers.len()).for_each(|index| on(true, Action::LateAnswer(index)));
-        for (client, question) in self.questions.iter().enumerate() {
-            on(question.is_some(), Action::Record(client));
-            let may_fail = question.is_some() && self.left.record_faults > 0;
-            on(may_fail, Action::RecordAnswerLost(client));
-            on(may_fail && *question != Some(RecordRequest::Read), Action::RecordLate(client));
-            let stale = *question == Some(RecordRequest::Read) && self.replaced.is_some();
-            on(may_fail && stale, Action::RecordStale(client));
+            for (index, bookie) in arriving(&seat.orphans).filter(may_touch) {
+                on(true, Action::ArriveOrphan(client, index));
+                // The last one may as well arrive after everything.
+                let more = seat.orphans.iter().filter(|(at, _)| *at == bookie).count() > 1;
+                on(more && self.left.losses > 0, Action::LoseOrphan(client, index));
+            }
+            (0..seat.answers.len()).for_each(|index| on(true, Action::LateAnswer(client, index)));
+            if let Some(question) = &seat.question {
+                let may_fail = self.left.record_faults > 0;
+                let is_read = **question == RecordRequest::Read;
+                on(true, Action::Record(client));
+                on(may_fail, Action::RecordAnswerLost(client));
+                on(may_fail && !is_read, Action::RecordLate(client));
+                on(may_fail && is_read && self.replaced.is_some(), Action::RecordStale(client));
+            }
+            if self.has_timer(client) {
+                on(seat.is_quiet(), Action::Wake(client));
+                on(!seat.is_quiet() && self.left.delays > 0, Action::WakeEarly(client));
+            }
         }
         (0..self.late_writes.len()).for_each(|index| on(true, Action::RecordLands(index)));
         for (bookie, at) in self.bookies.iter().enumerate() {
@@ -579,26 +567,20 @@ impl explore::World for World {
                 Presence::Dead => {}
             }
         }
-        for client in 0..self.clients.len() {
-            if self.wake_at(client).is_some() {
-                let quiet = self.is_quiet(client);
-                on(quiet, Action::Wake(client));
-                on(!quiet && self.left.delays > 0, Action::WakeEarly(client));
-            }
-        }
         actions
     }
 
     fn is_free(&self, action: Action) -> bool {
         match action {
-            Action::Arrive(_)
-            | Action::LateAnswer(_)
+            Action::Arrive(..)
+            | Action::ArriveOrphan(..)
+            | Action::LateAnswer(..)
             | Action::Record(_)
             | Action::RecordLands(_)
             | Action::Up(_) => true,
             // One that is dead for ever is asked again and again whether it is better.
             Action::Wake(_) => !explore::World::is_goal(self),
-            Action::StartRecovery(_) => !matches!(self.clients[WRITER], Client::Writer(_)),
+            Action::StartRecovery(_) => self.seats[WRITER].machine().is_none(),
             _ => false,
         }
     }
@@ -609,73 +591,81 @@ impl explore::World for World {
             Action::CrashWriter => self.crash(WRITER, Client::Ended),
             Action::StartRecovery(client) => self.start_recovery(client),
             Action::CrashRecovery(client) => {
-                self.left.restarts -= 1;
+                self.spend(|left| &mut left.restarts);
                 self.crash(client, Client::Absent);
             }
-            Action::Arrive(index) => {
-                let answer = self.carry_out(index);
-                self.deliver(answer);
+            Action::Arrive(client, index) => {
+                let answer = self.carry_out(client, index);
+                self.deliver(client, answer);
             }
-            Action::ArriveLate(index) => {
-                self.left.delays -= 1;
-                let answer = self.carry_out(index);
-                self.answers.push(answer);
+            Action::ArriveLate(client, index) => {
+                self.spend(|left| &mut left.delays);
+                let answer = self.carry_out(client, index);
+                self.seats[client].answers.push(answer);
             }
-            Action::Lose(index) => {
-                self.left.losses -= 1;
-                let Flight { bookie, .. } = self.requests.remove(index);
+            Action::Lose(client, index) => {
+                self.spend(|left| &mut left.losses);
+                let (bookie, _) = self.seats[client].requests.remove(index);
                 self.touch(bookie);
             }
-            Action::LateAnswer(index) => {
-                let answer = self.answers.remove(index);
-                self.deliver(answer);
+            Action::ArriveOrphan(client, index) => {
+                let (bookie, request) = self.seats[client].orphans.remove(index);
+                self.carry_out_request(bookie, request);
+            }
+            Action::LoseOrphan(client, index) => {
+                self.spend(|left| &mut left.losses);
+                let (bookie, _) = self.seats[client].orphans.remove(index);
+                self.touch(bookie);
+            }
+            Action::LateAnswer(client, index) => {
+                let answer = self.seats[client].answers.remove(index);
+                self.deliver(client, answer);
             }
             Action::Record(client) => {
-                let question = self.questions[client].take().expect("enabled with a question");
-                let answer = self.ask_store(&question);
-                self.answer_question(client, answer);
+                let question = self.take_question(client);
+                self.answer_question(client, &question);
             }
             Action::RecordAnswerLost(client) => {
-                self.left.record_faults -= 1;
-                let question = self.questions[client].take().expect("enabled with a question");
+                self.spend(|left| &mut left.record_faults);
+                let question = self.take_question(client);
                 self.ask_store(&question);
-                self.answer_question(client, RecordAnswer::Unknown("lost".into()));
+                self.learn(client, RecordAnswer::Unknown("lost".into()));
             }
             Action::RecordLate(client) => {
-                self.left.record_faults -= 1;
-                let question = self.questions[client].take().expect("enabled with a question");
+                self.spend(|left| &mut left.record_faults);
+                let question = self.take_question(client);
                 self.late_writes.push(question);
-                self.answer_question(client, RecordAnswer::Unknown("late".into()));
+                self.learn(client, RecordAnswer::Unknown("late".into()));
             }
             Action::RecordStale(client) => {
-                self.left.record_faults -= 1;
-                self.questions[client] = None;
+                self.spend(|left| &mut left.record_faults);
+                self.take_question(client);
                 let before = self.replaced.clone().expect("enabled when there was one");
-                let version = Version(self.version.0 - 1);
-                self.answer_question(client, RecordAnswer::Found(before, version));
+                self.learn(client, RecordAnswer::Found(before.record.clone(), before.version));
             }
             Action::RecordLands(index) => {
                 let question = self.late_writes.remove(index);
                 self.ask_store(&question);
             }
             Action::Down(bookie) => {
-                self.left.down -= 1;
+                self.spend(|left| &mut left.down);
                 self.leave(bookie, Presence::Down);
             }
             Action::Die(bookie) => {
-                self.left.dead -= 1;
+                self.spend(|left| &mut left.dead);
                 self.leave(bookie, Presence::Dead);
             }
             Action::Up(bookie) => self.come_back(bookie),
             Action::UpWiped(bookie) => {
-                self.left.wipes -= 1;
-                self.bookies[bookie].wipe();
+                self.spend(|left| &mut left.wipes);
+                self.update_bookie(bookie, Bookie::wipe);
+                self.forget_told(bookie);
                 self.come_back(bookie);
             }
-            Action::Wake(client) => self.wake(client),
+            Action::Wake(client) => self.happens(client, &Input::Wake.into()),
             Action::WakeEarly(client) => {
-                self.left.delays -= 1;
-                self.wake(client);
+                self.spend(|left| &mut left.delays);
+                self.happens(client, &Input::Wake.into());
             }
         }
         self.refuse();
@@ -685,16 +675,12 @@ impl explore::World for World {
     }
 
     fn is_goal(&self) -> bool {
-        let recovered = !self.clients.iter().any(|client| matches!(client, Client::Recovery(_)));
-        let writer = match &self.clients[WRITER] {
-            Client::Writer(_) => {
-                self.acknowledged == EntryId(self.appended.into()).checked_prev()
-                    && self.is_quiet(WRITER)
-            }
-            _ => true,
-        };
-        let settled = self.is_closed() || matches!(self.clients[WRITER], Client::Writer(_));
-        recovered && writer && settled || recovered && self.is_closed()
+        if self.seats[1..].iter().any(|seat| seat.machine().is_some()) {
+            return false;
+        }
+        let is_done = self.acknowledged == EntryId(self.appended.into()).checked_prev();
+        let writer = &self.seats[WRITER];
+        self.is_closed() || writer.machine().is_some() && is_done && writer.is_quiet()
     }
 
     fn marks(&self) -> u32 {

@@ -144,9 +144,10 @@ pub fn fingerprint(of: &impl Hash) -> u128 {
 
 /// Two independent multiplicative hashes, in one pass over the state.
 #[derive(Default)]
-struct Lanes(u64, u64);
+pub struct Lanes(u64, u64);
 
 impl Hasher for Lanes {
+    #[inline]
     fn write(&mut self, bytes: &[u8]) {
         for chunk in bytes.chunks(8) {
             let mut word = [0; 8];
@@ -155,34 +156,41 @@ impl Hasher for Lanes {
         }
     }
 
+    #[inline]
     fn write_u8(&mut self, word: u8) {
         self.write_u64(word.into());
     }
 
+    #[inline]
     fn write_u32(&mut self, word: u32) {
         self.write_u64(word.into());
     }
 
+    #[inline]
     fn write_usize(&mut self, word: usize) {
         self.write_u64(word as u64);
     }
 
+    #[inline]
     fn write_u128(&mut self, word: u128) {
         self.write_u64(word as u64);
         self.write_u64((word >> 64) as u64);
     }
 
+    #[inline]
     fn write_u64(&mut self, word: u64) {
         self.0 = (self.0.rotate_left(5) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         self.1 = mix(self.1 ^ word).wrapping_add(0xd1b5_4a32_d192_ed03);
     }
 
+    #[inline]
     fn finish(&self) -> u64 {
         mix(self.0)
     }
 }
 
 /// Spreads every bit over the word.
+#[inline]
 fn mix(word: u64) -> u64 {
     let word = (word ^ word >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
     let word = (word ^ word >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);

@@ -1,3 +1,5 @@
 //! What the tests share: harness, models and faults.
 
 pub mod explore;
+
+pub mod shared;

@@ -1,12 +1,14 @@
 //! A bookie that keeps what it is told, by the rules that ship.
 
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use georepl_storage::bookie_rules::{self as rules, LedgerRecord, Mode, RecordChange};
 use georepl_storage::{
-    AddKind, BookieError, BookieId, Entry, EntryId, Instance, RegisteredBookie, RequestBody,
-    ResponseBody,
+    AddKind, BookieError, BookieId, Entry, EntryId, Instance, RegisteredBookie, Request,
+    RequestBody, Response, ResponseBody,
 };
+use georepl_tests::shared::{Memo, Shared};
 
 /// Where a bookie is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -27,6 +29,16 @@ pub struct Bookie {
     pub registered: bool,
     record: Option<LedgerRecord>,
     entries: BTreeMap<EntryId, Entry>,
+}
+
+/// A request that a bookie has carried out.
+pub struct Carried {
+    pub bookie: Shared<Bookie>,
+    pub answer: Shared<Response>,
+}
+
+thread_local! {
+    static CARRIED: Memo<Carried> = Memo::default();
 }
 
 impl Bookie {
@@ -65,7 +77,7 @@ impl Bookie {
         (self.record, self.entries) = (None, BTreeMap::new());
     }
 
-    pub fn answer(&mut self, body: RequestBody) -> Result<ResponseBody, BookieError> {
+    fn answer(&mut self, body: RequestBody) -> Result<ResponseBody, BookieError> {
         if self.presence != Presence::Up {
             return Err(BookieError::Unreachable);
         }
@@ -113,6 +125,26 @@ impl Bookie {
     }
 }
 
+/// The bookie carries the request out, or cannot be reached.
+pub fn carry_out(bookie: &Shared<Bookie>, request: &Shared<Request>) -> Rc<Carried> {
+    let work_out = || {
+        let mut after = Bookie::clone(bookie);
+        let Request { id, body, .. } = Request::clone(request);
+        let result = after.answer(body);
+        let known = result != Err(BookieError::Unreachable);
+        let instance = known.then_some(after.instance);
+        let answer = Response { id, bookie: after.id.clone(), instance, result };
+        Carried { bookie: after.into(), answer: answer.into() }
+    };
+    CARRIED.with(|memo| memo.recall((bookie.fingerprint(), request.fingerprint()), work_out))
+}
+
 pub fn id(number: usize) -> BookieId {
     format!("b{number}").into()
+}
+
+/// The number of the bookie with this id.
+pub fn number(id: &BookieId) -> usize {
+    let digits = id.as_str().strip_prefix('b').and_then(|digits| digits.parse().ok());
+    digits.expect("ids are made here")
 }
