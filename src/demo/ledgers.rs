@@ -69,15 +69,17 @@ pub(crate) async fn ensemble_changes(regions: &Regions, topic: &str) -> Result<u
     Ok(changes)
 }
 
-/// The ledger that a topic is written to, and on which bookies; none before its first ledger.
+/// The ledger that a topic is written to; none before its first ledger.
+pub(crate) async fn last(region: &Region, topic: &str) -> Result<Option<LedgerId>, Error> {
+    Ok(listed(region, topic).await?.last().map(|listed| listed.ledger))
+}
+
+/// The bookies that a ledger is written to, or was last.
 pub(crate) async fn last_ensemble(
     region: &Region,
-    topic: &str,
-) -> Result<Option<(LedgerId, Vec<BookieId>)>, Error> {
-    let listed = listed(region, topic).await?;
-    let Some(ListedLedger { ledger, .. }) = listed.last() else { return Ok(None) };
-    let metadata = metadata(region, *ledger).await?;
-    Ok(Some((*ledger, metadata.last_ensemble().1.to_vec())))
+    ledger: LedgerId,
+) -> Result<Vec<BookieId>, Error> {
+    Ok(metadata(region, ledger).await?.last_ensemble().1.to_vec())
 }
 
 /// The ledgers of a topic as its record lists them, oldest first.

@@ -73,6 +73,11 @@ pub(crate) struct Regions {
 }
 
 impl Regions {
+    fn new(ledgers: ManagedLedgerConfig) -> Self {
+        let [west, east] = ["west", "east"].map(|name| Arc::new(region(name, ledgers.clone())));
+        Self { west, east }
+    }
+
     pub(crate) fn both(&self) -> [&Region; 2] {
         [&self.west, &self.east]
     }
@@ -114,7 +119,7 @@ async fn replicate(args: &DemoArgs, progress: &Progress) -> Result<Report, Error
         return Err(Error::TooFewToPlant { needed: PLANT_MESSAGES_MIN * args.topics });
     }
     let input = Input::open(args.input.as_deref())?;
-    let regions = Regions { west: Arc::new(region("west")), east: Arc::new(region("east")) };
+    let regions = Regions::new(ManagedLedgerConfig::default());
     let mut lanes = Vec::new();
     for n in 0..args.topics {
         let messages = share + u64::from(n < args.messages % args.topics);
@@ -185,10 +190,9 @@ fn topic(n: u64) -> String {
     }
 }
 
-fn region(name: &str) -> Region {
+fn region(name: &str, ledgers: ManagedLedgerConfig) -> Region {
     // Room for the metadata of a message of the largest size, within a bookie's frame of 5 MiB.
-    let ledgers =
-        ManagedLedgerConfig { entry_bytes_max: (5 << 20) - (16 << 10), ..Default::default() };
+    let ledgers = ManagedLedgerConfig { entry_bytes_max: (5 << 20) - (16 << 10), ..ledgers };
     let topics =
         EmbeddedTopicConfig { frame_bytes_max: (5 << 20) - (24 << 10), ..Default::default() };
     // Shorter than the defaults, so that one need not wait for seconds until a hung bookie is

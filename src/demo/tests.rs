@@ -44,6 +44,24 @@ async fn every_fault_is_survived() {
     assert_eq!((ledgers.ensemble_changes, ledgers.under_replicated_fragments), (2, 1));
 }
 
+/// A ledger that is full is closed with the answers of the bookies that are well, and has not
+/// noticed anything.
+#[tokio::test(flavor = "multi_thread")]
+async fn failed_bookies_change_an_ensemble_also_when_ledgers_fill_at_that_moment() {
+    // Less than what is let through when a bookie hangs.
+    let ledgers = ManagedLedgerConfig { ledger_entries_max: 200, ..Default::default() };
+    let regions = Regions::new(ledgers);
+    let lane = Lane::open(regions, topic(0), 5_000, Progress::Hidden).await.unwrap();
+    let weather = Weather::Faults { seed: 1 };
+    let outcome = lane.run(&Input::open(None).unwrap(), weather, Scope::Region).await.unwrap();
+    let [.., hung, killed] = &outcome.survived[..] else { panic!("it has all faults") };
+    for lost in [hung, killed] {
+        assert!(lost.ensemble_changes >= 1, "{lost}");
+    }
+    let topic = examine(lane, outcome).await.unwrap();
+    assert_eq!(Report::new(vec![topic]).verdict, Verdict::Passed);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn topics_share_the_messages_and_the_bookies_and_have_other_faults_of_their_own() {
     let report = report(&["--messages", "1001", "--topics", "2"]).await.unwrap();

@@ -11,7 +11,7 @@ use georepl::storage::{BookieId, Instance, LedgerId, RegisteredBookie};
 
 use super::super::lane::{Lane, LaneError};
 use super::super::ledgers;
-use super::{POLL, drained, until, within};
+use super::{POLL, drained, stalled, until, within};
 
 /// A bookie that the topic is written to goes away in the middle of the traffic, and comes back
 /// without anything it held.
@@ -20,17 +20,24 @@ pub(super) async fn kill(lane: &Lane, traffic: Range<u64>) -> Result<String, Lan
     let some = || lane.west.ledger().end().get() > traffic.start;
     until(lane, "entries before the bookie is killed", some).await?;
     let west = &lane.regions.west;
-    let member = Member::of_ensemble(lane).await?;
-    let bookie = &member.bookie;
-    west.bookies().down(bookie);
-    west.registry().unregister(bookie);
+    let instance =
+        |bookie: &BookieId| west.bookies().instance(bookie).expect("a member is a bookie of west");
+    let come_back = |bookie: &BookieId| {
+        let (id, instance, mode) = (bookie.clone(), instance(bookie), Mode::Writable);
+        west.registry().register(RegisteredBookie { id, instance, mode });
+    };
+    let kill = |bookie: &BookieId| {
+        west.bookies().down(bookie);
+        west.registry().unregister(bookie);
+    };
+    let revive = |bookie: &BookieId| {
+        west.bookies().up(bookie);
+        come_back(bookie);
+    };
+    let bookie = until_noticed(lane, traffic.end, kill, revive).await?;
+    west.bookies().wipe(&bookie, Instance(instance(&bookie).0 + 1));
+    come_back(&bookie);
     lane.let_through(traffic.end);
-    member.until_done_without(lane).await?;
-    let before = west.bookies().instance(bookie).expect("a member is one of the bookies");
-    let instance = Instance(before.0 + 1);
-    west.bookies().wipe(bookie, instance);
-    let (id, mode) = (bookie.clone(), Mode::Writable);
-    west.registry().register(RegisteredBookie { id, instance, mode });
     Ok(format!("killed {bookie} under load, and let it come back empty"))
 }
 
@@ -38,17 +45,38 @@ pub(super) async fn kill(lane: &Lane, traffic: Range<u64>) -> Result<String, Lan
 /// registered, so that only its silence tells.
 pub(super) async fn hang(lane: &Lane, traffic: Range<u64>) -> Result<String, LaneError> {
     drained(lane).await?;
-    let west = &lane.regions.west;
-    let member = Member::of_ensemble(lane).await?;
-    let bookie = &member.bookie;
-    west.transport().inject(bookie, Fault::LoseResponses);
-    // Few, or the ledger may be full, and closed with the others' answers, before a request times
-    // out.
-    lane.let_through(traffic.end.min(traffic.start + HANG_MESSAGES));
-    member.until_done_without(lane).await?;
-    west.transport().heal(bookie);
+    let transport = lane.regions.west.transport();
+    let hang = |bookie: &BookieId| transport.inject(bookie, Fault::LoseResponses);
+    let heal = |bookie: &BookieId| transport.heal(bookie);
+    let bookie = until_noticed(lane, traffic.end, hang, heal).await?;
+    heal(&bookie);
     lane.let_through(traffic.end);
     Ok(format!("let {bookie} hang until its silence was noticed"))
+}
+
+/// Fails a bookie that the topic is written to, under a part of the traffic, until its ledger is
+/// written to other bookies. A ledger may be full, and closed with the others' answers, before it
+/// notices; then the bookie is mended, and one of the next ledger fails.
+async fn until_noticed(
+    lane: &Lane,
+    traffic_end: u64,
+    fail: impl Fn(&BookieId),
+    mend: impl Fn(&BookieId),
+) -> Result<BookieId, LaneError> {
+    loop {
+        let left = traffic_end - lane.allowed();
+        if left == 0 {
+            return Err(stalled(lane, "a ledger that notices that its bookie has failed").into());
+        }
+        let member = Member::of_ensemble(lane).await?;
+        fail(&member.bookie);
+        // Never all of it, so that there is some for the next ledger.
+        lane.let_through(lane.allowed() + left.div_ceil(2).min(BURST_MESSAGES));
+        match member.until_done_without(lane).await? {
+            Done::EnsembleChanged => return Ok(member.bookie),
+            Done::LedgerFull => mend(&member.bookie),
+        }
+    }
 }
 
 /// A bookie that the topic is written to.
@@ -57,23 +85,33 @@ struct Member {
     bookie: BookieId,
 }
 
+/// Why a ledger does without a bookie.
+enum Done {
+    EnsembleChanged,
+    /// It is not written to any more.
+    LedgerFull,
+}
+
 impl Member {
     async fn of_ensemble(lane: &Lane) -> Result<Self, LaneError> {
-        let last = ledgers::last_ensemble(&lane.regions.west, &lane.topic).await?;
-        let (ledger, ensemble) = last.expect("an open topic has a ledger");
+        let west = &lane.regions.west;
+        let ledger = ledgers::last(west, &lane.topic).await?.expect("an open topic has a ledger");
+        let ensemble = ledgers::last_ensemble(west, ledger).await?;
         let bookie = ensemble.into_iter().next().expect("an ensemble has members");
         Ok(Self { ledger, bookie })
     }
 
-    /// Waits until its ledger is written to other bookies, or not at all any more because it was
-    /// full.
-    async fn until_done_without(&self, lane: &Lane) -> Result<(), LaneError> {
+    async fn until_done_without(&self, lane: &Lane) -> Result<Done, LaneError> {
+        let west = &lane.regions.west;
         let done_without = async {
             loop {
-                match ledgers::last_ensemble(&lane.regions.west, &lane.topic).await? {
-                    Some((ledger, ensemble))
-                        if ledger == self.ledger && ensemble.contains(&self.bookie) => {}
-                    _ => return Ok(()),
+                // The list first: what is found in the record of a ledger that is over is final.
+                let last = ledgers::last(west, &lane.topic).await?;
+                if !ledgers::last_ensemble(west, self.ledger).await?.contains(&self.bookie) {
+                    return Ok(Done::EnsembleChanged);
+                }
+                if last != Some(self.ledger) {
+                    return Ok(Done::LedgerFull);
                 }
                 tokio::time::sleep(POLL).await;
             }
@@ -83,4 +121,4 @@ impl Member {
 }
 
 /// A few batches, and a small part of a ledger.
-const HANG_MESSAGES: u64 = 1_000;
+const BURST_MESSAGES: u64 = 1_000;
