@@ -289,13 +289,84 @@ mod tests {
         assert_eq!(refused, Err(RecordError::OutOfRange { field: "ledgerId", value: -3 }));
     }
 
+    /// Whatever the bytes are, they are refused, or a record that is written and read as the same.
+    fn never_panics(bytes: &[u8]) -> Result<(), TestCaseError> {
+        if let Ok(record) = TopicRecord::decode(bytes) {
+            prop_assert_eq!(TopicRecord::decode(&record.encode()), Ok(record));
+        }
+        if let Ok(record) = CursorRecord::decode(bytes) {
+            prop_assert_eq!(CursorRecord::decode(&record.encode()), Ok(record));
+        }
+        Ok(())
+    }
+
+    /// Mostly a number that a record may have.
+    fn number() -> impl Strategy<Value = i64> {
+        prop_oneof![8 => -1..20_i64, 1 => any::<i64>()]
+    }
+
+    fn any_topic() -> impl Strategy<Value = StoredTopic> {
+        let optional = || prop::option::of(number());
+        let ledger = (number(), optional(), optional(), optional());
+        let ledger = ledger.prop_map(|(ledger, entries, size, timestamp)| StoredLedger {
+            ledger,
+            entries,
+            size,
+            timestamp,
+            ..StoredLedger::default()
+        });
+        let ledgers = prop::collection::vec(ledger, 0..4);
+        ledgers.prop_map(|ledgers| StoredTopic { ledgers, ..StoredTopic::default() })
+    }
+
+    fn any_cursor() -> impl Strategy<Value = StoredCursor> {
+        let optional = || prop::option::of(number());
+        (prop_oneof![8 => Just(STATE_IS_HERE), 1 => number()], optional(), optional()).prop_map(
+            |(cursor_ledger, mark_delete_ledger, mark_delete_entry)| StoredCursor {
+                cursor_ledger,
+                mark_delete_ledger,
+                mark_delete_entry,
+                ..StoredCursor::default()
+            },
+        )
+    }
+
     proptest! {
         #[test]
         fn arbitrary_bytes_never_panic(bytes: Vec<u8>) {
-            let _ = CursorRecord::decode(&bytes);
-            if let Ok(record) = TopicRecord::decode(&bytes) {
-                prop_assert_eq!(TopicRecord::decode(&record.encode()), Ok(record));
+            never_panics(&bytes)?;
+        }
+
+        #[test]
+        fn arbitrary_numbers_and_damage_never_panic(
+            topic in any_topic(),
+            cursor in any_cursor(),
+            at: prop::sample::Index,
+            byte: u8,
+        ) {
+            for mut bytes in [topic.encode_to_vec(), cursor.encode_to_vec()] {
+                never_panics(&bytes)?;
+                if !bytes.is_empty() {
+                    let at = at.index(bytes.len());
+                    bytes[at] = byte;
+                    never_panics(&bytes)?;
+                }
             }
+        }
+
+        #[test]
+        fn an_arbitrary_length_beyond_the_bytes_is_an_error_and_allocates_nothing(
+            tag in 1_u32..9,
+            claimed in 60_u64..,
+            rest in prop::collection::vec(any::<u8>(), 0..60),
+        ) {
+            let mut bytes = Vec::new();
+            let wire_type = prost::encoding::WireType::LengthDelimited;
+            prost::encoding::encode_key(tag, wire_type, &mut bytes);
+            prost::encoding::encode_varint(claimed, &mut bytes);
+            bytes.extend(rest);
+            prop_assert!(TopicRecord::decode(&bytes).is_err());
+            prop_assert!(CursorRecord::decode(&bytes).is_err());
         }
     }
 }

@@ -124,6 +124,21 @@ proptest! {
     }
 
     #[test]
+    fn arbitrary_damage_to_one_byte_is_noticed(
+        payload in prop::collection::vec(any::<u8>(), 0..60),
+        at: prop::sample::Index,
+        other in 1..=u8::MAX,
+    ) {
+        let sealed = Entry::seal(LedgerId(7), EntryId(3), Some(EntryId(2)), 90, payload.into());
+        let mut bytes = sealed.to_bytes().to_vec();
+        let at = at.index(bytes.len());
+        bytes[at] ^= other;
+        let read = Entry::from_bytes(bytes.into());
+        let verified = read.and_then(|damaged| damaged.verify(LedgerId(7), EntryId(3)));
+        prop_assert!(verified.is_err(), "byte {at}");
+    }
+
+    #[test]
     fn an_entry_is_a_view_of_the_bytes_it_came_in(payload in prop::collection::vec(any::<u8>(), 1..200)) {
         let sealed = Entry::seal(LedgerId(7), EntryId(3), None, 0, payload.into());
         let bytes = sealed.to_bytes();

@@ -105,7 +105,7 @@ proptest! {
     }
 
     #[test]
-    fn damaged_records_never_panic(at in 0_usize..150, byte: u8, name in prop::sample::select(&READABLE[..])) {
+    fn arbitrary_damage_to_a_record_never_panics(at in 0_usize..150, byte: u8, name in prop::sample::select(&READABLE[..])) {
         let mut bytes = recorded(name);
         let at = at % bytes.len();
         bytes[at] = byte;
@@ -115,7 +115,25 @@ proptest! {
     }
 
     #[test]
-    fn a_length_beyond_the_bytes_is_an_error_and_allocates_nothing(
+    fn arbitrary_texts_of_any_version_are_refused_and_never_panic(
+        version in "[0-9]{0,12}|.{0,4}",
+        text in prop_oneof![
+            prop::collection::vec(any::<u8>(), 0..60),
+            "(quorumSize|ensembleSize|length|lastEntryId|state|segment)?[:\\t ]{0,2}.{0,9}\n".prop_map(String::into_bytes),
+        ],
+    ) {
+        let bytes = [b"BookieMetadataFormatVersion\t", version.as_bytes(), b"\n", &text].concat();
+        if let Err(FormatError::UnsupportedVersion(named)) = decode(&bytes) {
+            prop_assert!(version != "3" && !named.contains(char::is_control));
+        }
+        for cut in 0..bytes.len() {
+            let _neither_is_a_cut_one_a_panic = decode(&bytes[..cut]);
+        }
+        let _nor_what_has_no_header = decode(&text);
+    }
+
+    #[test]
+    fn an_arbitrary_length_beyond_the_bytes_is_an_error_and_allocates_nothing(
         claimed in 60_u64..,
         message in prop::collection::vec(any::<u8>(), 0..60),
     ) {
@@ -126,7 +144,7 @@ proptest! {
     }
 
     #[test]
-    fn records_with_any_numbers_are_read_or_refused(record in any_record()) {
+    fn arbitrary_numbers_in_a_record_are_read_or_refused(record in any_record()) {
         let message = record.encode_to_vec();
         let mut bytes = b"BookieMetadataFormatVersion\t3\n".to_vec();
         prost::encoding::encode_varint(message.len() as u64, &mut bytes);
