@@ -5,8 +5,8 @@ use std::fmt::Write;
 /// A name that no record can be kept under.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is no topic name: write persistent://tenant/namespace/topic, \
-     or names joined by `/`, none of them empty"
+    "{0:?} names no topic and no cursor: write persistent://tenant/namespace/topic, \
+     or names joined by `/`, none of them empty and without control characters"
 )]
 pub struct InvalidName(String);
 
@@ -24,7 +24,7 @@ pub(crate) fn persistence_path(name: &str) -> Result<String, InvalidName> {
             format!("{tenant}/{namespace}/persistent/{}", encoded(topic))
         }
     };
-    if path.contains(':') || path.split('/').any(str::is_empty) {
+    if name.contains(char::is_control) || path.contains(':') || path.split('/').any(str::is_empty) {
         return Err(invalid());
     }
     Ok(path)
@@ -37,7 +37,7 @@ pub(crate) fn topic_key(path: &str) -> String {
 
 /// The key of a cursor's record.
 pub(crate) fn cursor_key(path: &str, cursor: &str) -> Result<String, InvalidName> {
-    if cursor.is_empty() {
+    if cursor.is_empty() || cursor.contains(char::is_control) {
         return Err(InvalidName(cursor.to_owned()));
     }
     Ok(format!("managed-ledgers/{path}/{}", encoded(cursor)))
@@ -78,6 +78,11 @@ mod tests {
         for bad in bad {
             assert!(persistence_path(bad).unwrap_err().to_string().contains(bad));
         }
+        for bad in ["a/b\n", "persistent://acme/eu/or\0ders", "acme/\u{7f}/t"] {
+            let refused = persistence_path(bad).unwrap_err().to_string();
+            assert!(refused.contains(&format!("{bad:?}")), "{refused}");
+        }
         assert!(cursor_key("a", "").is_err());
+        assert!(cursor_key("a", "c\td").is_err());
     }
 }

@@ -17,8 +17,8 @@ use georepl_storage::{Advice, Clock, Mailbox, MetadataError, Time};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot, watch};
 
+use crate::config::{ConfigError, ReplicatorConfig};
 use crate::filter::{Verdict, decide};
-use crate::limits::{Limits, LimitsError};
 use crate::machine::{Accounting, Held, Input, Machine, State, Stop};
 use crate::message::{Frame, FrameError, Splicer};
 use crate::port::{CursorPort, run};
@@ -29,41 +29,12 @@ use crate::why::{StopReason, Why};
 use crate::window::{Content, Delivered};
 use link::Link;
 
-/// Which topic goes where, and within which bounds.
-#[derive(Clone, Debug)]
-pub struct ReplicatorConfig {
-    /// The cluster the topic belongs to: the origin that its entries carry.
-    pub local_cluster: Arc<str>,
-    /// The cluster it is replicated to, by which publishers select.
-    pub remote_cluster: Arc<str>,
-    /// The topic's full name.
-    pub topic: Arc<str>,
-    /// Bounds and timeouts.
-    pub limits: Limits,
-}
-
-impl ReplicatorConfig {
-    /// With the default limits.
-    pub fn new(
-        local_cluster: impl Into<Arc<str>>,
-        remote_cluster: impl Into<Arc<str>>,
-        topic: impl Into<Arc<str>>,
-    ) -> Self {
-        Self {
-            local_cluster: local_cluster.into(),
-            remote_cluster: remote_cluster.into(),
-            topic: topic.into(),
-            limits: Limits::default(),
-        }
-    }
-}
-
 /// Why a replicator could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum NewReplicatorError {
-    /// A bound is out of range.
+    /// A name or a bound is wrong.
     #[error(transparent)]
-    Limits(#[from] LimitsError),
+    Config(#[from] ConfigError),
     /// The cursor could not be taken over.
     #[error("the cursor could not be taken over: {0}")]
     Ownership(#[from] MetadataError),
@@ -73,7 +44,7 @@ impl NewReplicatorError {
     /// What to do about it.
     pub const fn advice(&self) -> Advice {
         match self {
-            Self::Limits(error) => error.advice(),
+            Self::Config(error) => error.advice(),
             Self::Ownership(error) => error.advice(),
         }
     }
@@ -156,7 +127,7 @@ impl Replicator {
         cursor: Arc<ManagedCursor>,
         remote: Arc<dyn RemoteProducer>,
     ) -> Result<Self, NewReplicatorError> {
-        config.limits.validate()?;
+        config.validate()?;
         let owner = cursor.take_ownership().await?;
         let machine = Machine::new(config.limits.clone(), owner, cursor.last_published());
         let shared = Arc::new(Shared {

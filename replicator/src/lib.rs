@@ -9,6 +9,8 @@ mod session;
 
 mod backoff;
 mod limits;
+
+mod config;
 mod why;
 mod window;
 
@@ -24,8 +26,9 @@ mod stats;
 mod driver;
 
 pub use backoff::Backoff;
+pub use config::{ConfigError, ReplicatorConfig};
 #[cfg(feature = "io")]
-pub use driver::{Ended, Leftover, NewReplicatorError, Replicator, ReplicatorConfig};
+pub use driver::{Ended, Leftover, NewReplicatorError, Replicator};
 pub use filter::PassReason;
 pub use limits::{Limits, LimitsError};
 pub use machine::{Accounting, Held, Input, Machine, Output, State, Stop};

@@ -88,6 +88,43 @@ impl Limits {
         positive("read_entries", self.read_entries.into())?;
         positive("read_bytes", self.read_bytes)?;
         let reads = self.reads_in_flight;
-        check("reads_in_flight", reads.into(), (1..=16).contains(&reads), "1 to 16")
+        check("reads_in_flight", reads.into(), (1..=16).contains(&reads), "1 to 16")?;
+        // What is over before it has begun is tried again without a pause and never gets anywhere.
+        let spans = [
+            ("read_timeout", self.read_timeout),
+            ("receipt_timeout", self.receipt_timeout),
+            ("open_timeout", self.open_timeout),
+            ("open_backoff.first", self.open_backoff.first),
+            ("open_backoff.longest", self.open_backoff.longest),
+            ("refused_backoff.first", self.refused_backoff.first),
+            ("refused_backoff.longest", self.refused_backoff.longest),
+            ("read_backoff.first", self.read_backoff.first),
+            ("read_backoff.longest", self.read_backoff.longest),
+        ];
+        for (name, span) in spans {
+            let millis = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+            check(name, millis, millis > 0, "at least 1 ms")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_that_would_never_let_anything_happen_are_refused_by_name() {
+        let zero = |set: fn(&mut Limits) -> &mut Duration| {
+            let mut limits = Limits::default();
+            *set(&mut limits) = Duration::from_micros(999);
+            limits.validate().unwrap_err().to_string()
+        };
+        assert_eq!(zero(|l| &mut l.read_timeout), "read_timeout is 0; set it to at least 1 ms");
+        assert!(zero(|l| &mut l.receipt_timeout).starts_with("receipt_timeout is 0;"));
+        assert!(zero(|l| &mut l.open_timeout).starts_with("open_timeout is 0;"));
+        assert!(zero(|l| &mut l.open_backoff.first).starts_with("open_backoff.first is 0;"));
+        assert!(zero(|l| &mut l.read_backoff.longest).starts_with("read_backoff.longest is 0;"));
+        assert_eq!(Limits::default().validate(), Ok(()));
     }
 }

@@ -216,12 +216,14 @@ impl fmt::Display for Reason {
             ),
             Self::Connecting { failures: 0, .. } => write!(f, "a session is being opened"),
             Self::Connecting { failures, last } => {
-                write!(f, "no session after {failures} attempts")?;
+                let attempts = counted(*failures, "attempt", "attempts");
+                write!(f, "no session after {attempts}")?;
                 last.iter().try_for_each(|message| write!(f, ": {message}"))
             }
             Self::Rewinding(reasons) => write!(f, "the cursor is being rewound ({reasons})"),
             Self::Refused { position, times, message } => {
-                write!(f, "the remote refused {position} {times} times: {message}")
+                let times = counted(*times, "time", "times");
+                write!(f, "the remote refused {position} {times}: {message}")
             }
             Self::Unreadable { position, message } => {
                 write!(
@@ -231,7 +233,8 @@ impl fmt::Display for Reason {
             }
             Self::ReadFailed { message } => write!(f, "storage failed: {message}"),
             Self::AwaitingReceipts { entries, first } => {
-                write!(f, "{entries} entries from {first} on have no receipt yet")
+                let entries = counted(*entries, "entry", "entries");
+                write!(f, "no receipt yet for {entries} from {first} on")
             }
             Self::Reading => write!(f, "storage is reading"),
             Self::WaitingForEntries => write!(f, "everything was read; it waits for entries"),
@@ -275,7 +278,8 @@ pub struct Why {
 impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { reason, since, wake, backlog } = self;
-        write!(f, "{backlog} entries behind: {reason}, for {:.1} s; ", since.as_secs_f64())?;
+        let behind = counted(*backlog, "entry", "entries");
+        write!(f, "{behind} behind: {reason}, for {:.1} s; ", since.as_secs_f64())?;
         match wake {
             Wake::Operator => write!(f, "waits for an operator"),
             Wake::Timer(after) => write!(f, "tries again in {:.1} s", after.as_secs_f64()),
@@ -289,5 +293,40 @@ impl fmt::Display for Why {
             Wake::Append => write!(f, "the next entry wakes it"),
             Wake::Nothing => write!(f, "nothing will wake it"),
         }
+    }
+}
+
+/// `1 entry`, `2 entries`.
+fn counted(count: impl TryInto<u64>, one: &str, many: &str) -> String {
+    let count = count.try_into().unwrap_or(u64::MAX);
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
+#[cfg(test)]
+mod tests {
+    use georepl_cursor::Position;
+    use georepl_storage::{EntryId, LedgerId};
+
+    use super::*;
+
+    fn said(reason: Reason, backlog: u64) -> String {
+        Why { reason, since: Duration::ZERO, wake: Wake::Append, backlog }.to_string()
+    }
+
+    #[test]
+    fn one_is_no_plural() {
+        let at = Position::new(LedgerId(7), EntryId(3));
+        let connecting = |failures| Reason::Connecting { failures, last: Some("refused".into()) };
+        assert!(said(connecting(1), 1).starts_with("1 entry behind: no session after 1 attempt: "));
+        assert!(
+            said(connecting(2), 0).starts_with("0 entries behind: no session after 2 attempts: ")
+        );
+        let refused = Reason::Refused { position: at, times: 1, message: "no".into() };
+        assert!(
+            said(refused, 2).starts_with("2 entries behind: the remote refused 7:3 1 time: no,")
+        );
+        let awaiting = |entries| Reason::AwaitingReceipts { entries, first: at };
+        assert!(said(awaiting(1), 1).contains("no receipt yet for 1 entry from 7:3 on,"));
+        assert!(said(awaiting(9), 9).contains("no receipt yet for 9 entries from 7:3 on,"));
     }
 }

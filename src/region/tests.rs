@@ -99,3 +99,13 @@ async fn closed_region_opens_no_topic_again() {
     let error = CloseRegionError { region, topic: TOPIC.into(), error: fenced };
     assert_eq!(error.advice(), Advice::Reopen);
 }
+
+#[tokio::test]
+async fn topics_with_names_of_nothing_are_refused_by_name() {
+    let west = region("west");
+    for bad in ["", "persistent://acme/eu", "persistent://acme/eu/", "acme//orders", "or\nders"] {
+        let refused = west.topic(bad).await.unwrap_err();
+        assert!(refused.starts_with(&format!("{bad:?} names no topic")), "{refused}");
+    }
+    assert!(west.store().children("managed-ledgers").await.unwrap().is_empty(), "nothing is left");
+}

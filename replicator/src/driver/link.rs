@@ -75,7 +75,9 @@ impl RemotePort<Prepared> for Link {
         let opening = Opening { source, session, incarnation };
         let (shared, remote) = (Arc::clone(&self.shared), Arc::clone(&self.remote));
         let task = tokio::spawn(async move {
+            let unanswered = Unanswered { shared: &shared, session };
             let event = opened(&shared, &*remote, opening).await;
+            drop(unanswered);
             shared.events.push(event);
         });
         self.opening = Some((session, task));
@@ -105,6 +107,23 @@ impl RemotePort<Prepared> for Link {
 impl Drop for Link {
     fn drop(&mut self) {
         self.abort_opening();
+    }
+}
+
+/// An opening that the remote's code may end in a panic, which is no silence of the remote.
+struct Unanswered<'a> {
+    shared: &'a Shared,
+    session: SessionId,
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let message = "the code of the remote panicked while it opened a session; \
+                           the panic's message is on standard error";
+            let (session, error) = (self.session, OpenError::Unreachable(message.into()));
+            self.shared.events.push(Event::Input(Input::OpenFailed { session, error }));
+        }
     }
 }
 

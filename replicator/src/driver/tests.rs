@@ -13,6 +13,7 @@ use georepl_storage::{
 };
 
 use super::*;
+use crate::limits::Limits;
 use crate::message::{MessageMetadata, compose};
 use crate::producer::{
     EmbeddedRemote, EmbeddedTopic, EmbeddedTopicConfig, EmbeddedTopics, FaultyRemote,
@@ -614,6 +615,51 @@ async fn panic_in_the_remotes_code_ends_it_visibly() {
     assert_eq!(replicator.shutdown(Duration::from_secs(1)).await, Leftover { backlog: 1 });
     replicator.start();
     assert!(replicator.drained().await.is_err(), "it is not started again");
+}
+
+/// Panics in the first attempt to open, and never answers the second.
+#[derive(Default)]
+struct PanicsThenHangs(std::sync::atomic::AtomicU32);
+
+#[async_trait]
+impl RemoteProducer for PanicsThenHangs {
+    async fn open(&self, _: Opening, _: SessionEvents) -> Result<OpenedSession, OpenError> {
+        if self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 0 {
+            panic!("planted");
+        }
+        std::future::pending().await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn panic_while_a_session_is_opened_is_named_also_during_the_next_attempt() {
+    let west = topic().await;
+    let cursor = ManagedCursor::open(west.ledger(), "c", StartAt::Earliest).await.unwrap();
+    let config = ReplicatorConfig::new("west", "east", TOPIC);
+    let remote = Arc::new(PanicsThenHangs::default());
+    let replicator = Replicator::new(config, cursor, remote.clone()).await.unwrap();
+    publish(&west, 0..1).await;
+    let begun = tokio::time::Instant::now();
+    replicator.start();
+    let opening = || remote.0.load(std::sync::atomic::Ordering::Relaxed) == 2;
+    until("the second attempt", opening).await;
+    assert!(begun.elapsed() < Limits::default().open_timeout, "it is not waited for as if silent");
+    let why = replicator.why();
+    let said = "1 entry behind: no session after 1 attempt: the code of the remote panicked while";
+    assert!(why.to_string().starts_with(said), "{why}");
+    assert!(matches!(why.wake, Wake::Remote(_)), "{why}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn names_of_nothing_are_refused_before_the_cursor_is_taken_over() {
+    let pair = Pair::new().await;
+    let config = ReplicatorConfig::new("west", "", TOPIC);
+    let remote = Arc::new(EmbeddedRemote::new(Arc::new(OneTopic(pair.east.clone()))));
+    let refused = Replicator::new(config, Arc::clone(&pair.cursor), remote).await.unwrap_err();
+    assert!(refused.to_string().starts_with("remote_cluster is \"\";"), "{refused}");
+    pair.replicator.start();
+    publish(&pair.west, 0..3).await;
+    pair.assert_complete(3).await;
 }
 
 #[test]

@@ -25,6 +25,8 @@ enum Session {
         id: SessionId,
         until: Time,
         failures: u32,
+        /// The failure that this attempt follows, which is still why there is no session.
+        last: Option<Arc<str>>,
     },
     Open {
         id: SessionId,
@@ -162,7 +164,7 @@ impl<E> Flow<E> {
                 once(failures);
                 shift(open_at);
             }
-            Session::Opening { id, until, failures } => {
+            Session::Opening { id, until, failures, .. } => {
                 once(failures);
                 *id = session(*id);
                 shift(until);
@@ -214,7 +216,12 @@ impl<E> Flow<E> {
     }
 
     pub(super) fn opening(&mut self, id: SessionId, until: Time) {
-        self.session = Session::Opening { id, until, failures: self.failures() };
+        let failures = self.failures();
+        let last = match &mut self.session {
+            Session::Closed { last, .. } => last.take(),
+            Session::Opening { .. } | Session::Open { .. } | Session::Blocked(_) => None,
+        };
+        self.session = Session::Opening { id, until, failures, last };
     }
 
     /// The remote answered: nothing of an older session can land any more, and it holds
@@ -565,11 +572,8 @@ impl<E> Flow<E> {
             return Reason::Stopping;
         }
         match &self.session {
-            Session::Closed { failures, last, .. } => {
+            Session::Closed { failures, last, .. } | Session::Opening { failures, last, .. } => {
                 return Reason::Connecting { failures: *failures, last: last.clone() };
-            }
-            Session::Opening { failures, .. } => {
-                return Reason::Connecting { failures: *failures, last: None };
             }
             Session::Open { .. } | Session::Blocked(_) => {}
         }

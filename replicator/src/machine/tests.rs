@@ -250,6 +250,25 @@ fn opening_that_times_out_is_no_lost_link_and_no_receipt_timeout() {
 }
 
 #[test]
+fn why_keeps_the_last_failure_while_it_connects_again() {
+    let mut tested = Tested { machine: Machine::new(Limits::default(), 9, None), now: at(0) };
+    tested.input(Input::Start);
+    let error = OpenError::Unreachable("no route to east".into());
+    tested.input(Input::OpenFailed { session: session(1), error });
+    let waiting = Reason::Connecting { failures: 1, last: Some("no route to east".into()) };
+    assert_eq!(tested.reason(), waiting);
+    let outputs = tested.tick(tested.machine.wake_at().unwrap());
+    assert!(matches!(outputs[..], [Output::Open { .. }]), "{outputs:?}");
+    assert_eq!(tested.reason(), waiting, "the attempt that is under way has not failed yet");
+    tested.input(Input::Opened { session: session(2), held: Held::Through(None) });
+    assert!(
+        matches!(tested.reason(), Reason::Rewinding(_) | Reason::Reading),
+        "{:?}",
+        tested.reason()
+    );
+}
+
+#[test]
 fn why_names_only_timers_that_run() {
     let mut tested = Tested::started(reads(1));
     tested.waits(0);
