@@ -149,7 +149,6 @@ fn two_recoveries_of_two_entries_agree() {
 }
 
 #[test]
-#[ignore = "a long search; the command is above"]
 fn recovery_after_one_that_crashed_cuts_nothing_acknowledged() {
     let dead = Bounds { recoverers: 1, restarts: 1, entries: 2, ..COMPETING };
     check(Bounds { dead: 1, ..dead }, RECOVERED);

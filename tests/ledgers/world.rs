@@ -121,9 +121,9 @@ pub struct World {
     acknowledged: Option<EntryId>,
     /// How many bookies were gone for the writer at once, at most.
     gone_at_once: usize,
-    /// Per entry, bookies (bits) that took it from the writer; and those, in the life that they have, of which the
-    /// writer knows.
+    /// Per entry that is not acknowledged, bookies (bits) that took it from a writer that is said to have crashed.
     taken: Vec<u8>,
+    /// And those that have told a living writer so, in the life that they have.
     told: Vec<u8>,
     /// The highest LAC that any reader could have learned.
     readable: Option<EntryId>,
@@ -445,6 +445,11 @@ impl World {
         matches!(self.record().state(), LedgerState::Closed(_))
     }
 
+    /// The ledger has its end, and nobody is left to whom anything could matter.
+    fn is_over(&self) -> bool {
+        self.is_closed() && !self.seats.iter().any(|seat| seat.machine().is_some())
+    }
+
     /// Whether it is this bookie's turn to be touched for the first time.
     fn may_touch(&self, bookie: usize) -> bool {
         bookie <= self.touched || bookie >= self.bounds.sizes.0
@@ -472,8 +477,18 @@ impl World {
         });
         let acknowledged = self.acknowledged.map_or(0, |last| last.get() as usize + 1);
         self.told[..acknowledged].fill(0);
-        // Nobody is left to whom it could matter.
-        let is_over = self.is_closed() && !self.seats.iter().any(|seat| seat.machine().is_some());
+        self.taken[..acknowledged].fill(0);
+        if self.bounds.writer != Writer::HasCrashed {
+            self.taken.fill(0);
+        }
+        if self.seats[WRITER].machine().is_none() {
+            self.told.fill(0);
+            self.gone_at_once = 0;
+        }
+        if self.is_closed() {
+            self.readable = None;
+        }
+        let is_over = self.is_over();
         for client in 0..self.seats.len() {
             let mut orphans = std::mem::take(&mut self.seats[client].orphans);
             orphans.retain(|(bookie, request)| !is_over && self.may_matter(*bookie, request));
@@ -498,6 +513,7 @@ impl World {
         let is_taken = match &request.body {
             RequestBody::Add { entry, kind: AddKind::Normal, .. } => {
                 carried.answer.result.is_ok()
+                    && Some(entry.entry()) > self.acknowledged
                     && self.taken[entry.entry().get() as usize] & 1 << bookie == 0
             }
             _ => false,
@@ -511,6 +527,9 @@ impl explore::World for World {
 
     fn actions(&self) -> Vec<Action> {
         let mut actions = Vec::new();
+        if self.is_over() {
+            return actions;
+        }
         let mut on = |enabled: bool, action| {
             if enabled {
                 actions.push(action);
