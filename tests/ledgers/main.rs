@@ -137,13 +137,13 @@ fn two_recoveries_agree_when_a_bookie_dies_and_a_message_is_lost() {
 }
 
 #[test]
-#[ignore = "a long search; the command is above"]
+#[ignore = "a search of many minutes, so far without an end"]
 fn two_recoveries_agree_when_a_bookie_is_replaced_and_a_message_is_lost() {
     check(Bounds { dead: 1, losses: 1, ..COMPETING }, RECOVERED);
 }
 
 #[test]
-#[ignore = "a long search; the command is above"]
+#[ignore = "a search of many minutes, so far without an end"]
 fn two_recoveries_of_two_entries_agree() {
     check(Bounds { entries: 2, bookies: 3, ..COMPETING }, RECOVERED);
 }

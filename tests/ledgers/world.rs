@@ -230,7 +230,10 @@ impl World {
                     self.check_request(request);
                     self.seats[client].requests.push((*bookie, request.clone()));
                 }
-                Wish::Ask(question) => asked = Some(question.clone()),
+                Wish::Ask(question) => {
+                    self.check_question(client, question);
+                    asked = Some(question.clone());
+                }
                 Wish::Confirmed(through) => self.acknowledge(*through),
                 Wish::Changed => self.changed(),
                 Wish::Closed(state) => self.closed(client, *state),
@@ -253,7 +256,6 @@ impl World {
 
     /// A read that cannot go wrong is answered at once: what counts is when the write that follows arrives.
     fn ask(&mut self, client: usize, question: Shared<RecordRequest>) {
-        self.check_question(client, &question);
         if *question == RecordRequest::Read && self.left.record_faults == 0 {
             self.answer_question(client, &question);
         } else {
