@@ -151,7 +151,11 @@ impl EmbeddedTopics for Region {
                 None => return Ok(topic.clone()),
                 Some(Refusal::WriteFailed { .. }) => Some(topic.clone()),
                 // Whoever closed or took it has decided that it ends here.
-                Some(refusal @ (Refusal::Closed { .. } | Refusal::Fenced { .. })) => {
+                Some(
+                    refusal @ (Refusal::Closed { .. }
+                    | Refusal::Fenced { .. }
+                    | Refusal::Lost { .. }),
+                ) => {
                     return Err(words(refusal));
                 }
             },

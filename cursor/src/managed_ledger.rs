@@ -16,6 +16,9 @@
 //! 3. A ledger gets entries only after the one before it is closed at a known end, so that
 //!    acknowledged entries have no gap before them.
 //! 4. After an append failed, none succeeds until the topic is opened again.
+//!
+//! A ledger that fails, other than by a fence, is no failure of an append yet: it is closed, by a recovery if its writer
+//! cannot, and what it ends without goes to the next ledger, in order.
 
 mod append;
 mod config;
@@ -32,8 +35,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use georepl_storage::{
-    AppendSink, EntryId, Expected, LedgerClient, LedgerId, LedgerReader, LedgerWriter,
-    MetadataError, MetadataStore, Version, write,
+    AppendSink, ClosedElsewhere, EntryId, Expected, LedgerClient, LedgerId, LedgerReader,
+    LedgerWriter, MetadataError, MetadataStore, Version, write,
 };
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
@@ -128,6 +131,8 @@ struct State {
     queue: Queue,
     intake: Intake,
     door: Door,
+    /// Ledgers in a row that failed and had nothing confirmed.
+    failed_in_row: u32,
     /// None once the last ledger is closed for good.
     current: Option<Current>,
 }
@@ -153,15 +158,17 @@ struct Current {
     bytes_sent: u64,
     created_at_ms: u64,
     progress: Progress,
+    /// Why it takes no more entries, if it failed.
+    failure: Option<write::Error>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Progress {
     /// Appends go to the ledger.
     Writing,
-    /// It is full: it is being closed and the next one created, while appends queue.
+    /// It is full or has failed: it is being closed and the next one created, while appends queue.
     RollingOver,
-    /// An append failed. What storage says of it later counts no more.
+    /// The topic takes no more appends. What storage says of the ledger later counts no more.
     Failed,
 }
 
@@ -212,6 +219,7 @@ impl ManagedLedger {
             queue: Queue::default(),
             intake: Intake::Open,
             door: Door::Open,
+            failed_in_row: 0,
             current: None,
         };
         let inner = Arc::new(Inner {
@@ -465,7 +473,7 @@ impl Inner {
         let room = (entries_max - current.entries_sent, bytes_max - current.bytes_sent);
         let (payloads, bytes) = state.queue.take_unsent(room.0, room.1);
         let count = payloads.len() as u64;
-        // A ledger that has failed says so through its sink as well, which fails the queue.
+        // A ledger that has failed says so through its sink as well, which takes back what it was sent.
         if count == 0 || current.writer.append(payloads).is_err() {
             return Sent::All;
         }
@@ -478,9 +486,28 @@ impl Inner {
         Sent::Full
     }
 
+    /// Counts entries of the last ledger as confirmed, from `first` on. Cursors are woken after the lock is released.
+    fn confirm(
+        &self,
+        state: &mut State,
+        ledger: LedgerId,
+        first: EntryId,
+        count: u64,
+        replies: &mut Replies,
+    ) {
+        let bytes = state.queue.confirm(ledger, first, count as usize, replies);
+        state.chain.confirm(count, bytes);
+        // Published before anybody is woken: a cursor that begins to wait after this sees the end, one that began
+        // before is woken.
+        self.end.store(state.chain.end().get(), Ordering::Release);
+    }
+
     /// Refuses appends from now on and fails those under way. The first reason stays.
     fn fail(&self, refusal: Refusal) {
-        tracing::warn!(topic = &*self.topic, "{refusal}");
+        match &refusal {
+            Refusal::Lost { .. } => tracing::error!(topic = &*self.topic, "{refusal}"),
+            _ => tracing::warn!(topic = &*self.topic, "{refusal}"),
+        }
         let mut replies = Replies::default();
         let mut state = self.state.lock();
         if let Some(current) = &mut state.current {
@@ -497,6 +524,14 @@ impl Inner {
 
     fn fenced(&self) -> Refusal {
         Refusal::Fenced { topic: self.topic.clone() }
+    }
+
+    /// The refusal of an owner whose ledger somebody else has closed.
+    fn closed_elsewhere(&self, elsewhere: ClosedElsewhere) -> Refusal {
+        match elsewhere.lost() {
+            Some(_) => Refusal::Lost { topic: self.topic.clone(), elsewhere },
+            None => self.fenced(),
+        }
     }
 
     fn write_failed(&self, reason: impl fmt::Display) -> Refusal {
@@ -541,11 +576,7 @@ impl AppendSink for Confirmations {
             }
             let first = EntryId(info.entries);
             let count = (through.get() + 1).saturating_sub(info.entries);
-            let bytes = state.queue.confirm(ledger, first, count as usize, &mut replies);
-            state.chain.confirm(count, bytes);
-            // Published before anybody is woken: a cursor that begins to wait after this sees
-            // the end, one that began before is woken below.
-            inner.end.store(state.chain.end().get(), Ordering::Release);
+            inner.confirm(&mut state, ledger, first, count, &mut replies);
         }
         replies.send();
         inner.wake_cursors();
@@ -553,18 +584,31 @@ impl AppendSink for Confirmations {
 
     fn failed(&self, ledger: LedgerId, error: write::Error) {
         let Some(inner) = self.0.upgrade() else { return };
-        let is_current = {
-            let state = inner.state.lock();
-            state.current.as_ref().is_some_and(|current| current.writer.id() == ledger)
+        let mut state = inner.state.lock();
+        let Some(current) = state.current.as_mut().filter(|current| current.writer.id() == ledger)
+        else {
+            return;
         };
-        if is_current {
-            match error {
-                // Its owner closed it, which is no failure.
-                write::Error::Closed { .. } => {}
-                write::Error::Fenced { .. } => inner.fail(inner.fenced()),
-                other => inner.fail(inner.write_failed(other)),
+        let refusal = match error {
+            // Its owner closed it, which is no failure.
+            write::Error::Closed { .. } => return,
+            write::Error::Fenced { .. } => inner.fenced(),
+            write::Error::ClosedElsewhere(elsewhere) => inner.closed_elsewhere(elsewhere),
+            // With its runtime; there is nobody to begin another.
+            write::Error::Stopped { .. } => inner.write_failed(error),
+            other => {
+                tracing::warn!(topic = &*inner.topic, "goes on in another ledger: {other}");
+                current.failure = Some(other);
+                if current.progress == Progress::Writing {
+                    current.progress = Progress::RollingOver;
+                    // Only a close waits for its end.
+                    drop(inner.start_rollover());
+                }
+                return;
             }
-        }
+        };
+        drop(state);
+        inner.fail(refusal);
     }
 }
 
@@ -578,6 +622,7 @@ impl Current {
             bytes_sent: 0,
             created_at_ms: now_ms(),
             progress: Progress::Writing,
+            failure: None,
         }
     }
 }
@@ -616,7 +661,7 @@ impl State {
 
     fn word(&self) -> &'static str {
         match (&self.intake, &self.current) {
-            (Intake::Refused(Refusal::Fenced { .. }), _) => "Fenced",
+            (Intake::Refused(Refusal::Fenced { .. } | Refusal::Lost { .. }), _) => "Fenced",
             (Intake::Refused(Refusal::WriteFailed { .. }), _) => "WriteFailed",
             (Intake::Refused(Refusal::Closed { .. }), _) => "Closed",
             (Intake::Open, Some(Current { progress: Progress::RollingOver, .. })) => {

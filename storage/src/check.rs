@@ -11,10 +11,12 @@ use crate::error::Advice;
 use crate::fragments::{FragmentEnd, fragments, is_closed};
 use crate::id::{BookieId, EntryId, LedgerId};
 use crate::mailbox::Mailbox;
-use crate::metadata::{LedgerMetadata, LedgerState};
+use crate::marks::{self, MarkError};
+use crate::metadata::{LedgerMetadata, LedgerState, LengthIs};
 use crate::quorum::Slot;
 use crate::read::{Core, LacUnknown, LedgerReader, RecordError};
 use crate::replica::{ReplicaError, verified};
+use crate::shortfall::Shortfall;
 use crate::transport::{
     BookieError, CompletionSink, Evidence, Request, RequestBody, RequestId, Response,
 };
@@ -33,6 +35,10 @@ pub struct CheckReport {
     pub stored_lac: Option<EntryId>,
     /// What is confirmed; later entries were not looked at.
     pub last_add_confirmed: Option<EntryId>,
+    /// Whether the length in its record is exact.
+    pub length: LengthIs,
+    /// What its writer marked it for: where copies were known to be missing. A repair since does not show here.
+    pub marked: Vec<Shortfall>,
     /// Its fragments, in order.
     pub fragments: Vec<FragmentReport>,
 }
@@ -112,6 +118,9 @@ pub enum CheckError {
     /// What is confirmed is not known, and with it which entries there are.
     #[error(transparent)]
     Unknown(#[from] LacUnknown),
+    /// What the ledger is marked for could not be read.
+    #[error(transparent)]
+    Mark(#[from] MarkError),
 }
 
 impl CheckError {
@@ -121,6 +130,7 @@ impl CheckError {
         match self {
             Self::Record(error) => error.advice(),
             Self::Unknown(_) => Advice::Retry,
+            Self::Mark(error) => error.advice(),
         }
     }
 }
@@ -157,8 +167,15 @@ pub(crate) async fn check(
         let closed = is_closed(state, fragment.first, last_key, last_add_confirmed);
         reports.push(tally.report(fragment.first, last, closed));
     }
-    let stored_lac = reader.stored_lac();
-    Ok(CheckReport { ledger, state, stored_lac, last_add_confirmed, fragments: reports })
+    Ok(CheckReport {
+        ledger,
+        state,
+        stored_lac: reader.stored_lac(),
+        last_add_confirmed,
+        length: metadata.length_is(),
+        marked: marks::read(core, ledger).await?,
+        fragments: reports,
+    })
 }
 
 /// Asks all members of their write sets for a few entries. A bookie that answered nothing within its time is silent:

@@ -14,6 +14,7 @@ use crate::config::ClientConfig;
 use crate::entry::Password;
 use crate::error::Advice;
 use crate::id::{EntryId, LedgerId};
+use crate::marks;
 use crate::metadata::{
     Expected, InvalidMetadata, LedgerMetadata, MetadataError, MetadataStore, Version, encode,
     ledger_key,
@@ -242,7 +243,7 @@ impl LedgerClient {
         check::check(&self.core, ledger, checked).await
     }
 
-    /// Deletes the record of a ledger, whatever its state: nobody can open it any more. The bookies drop its entries
+    /// Deletes the record of a ledger and its mark, whatever its state: nobody can open it any more. The bookies drop its entries
     /// later. A ledger that is not there is a success. If the future is dropped, call it again.
     ///
     /// # Errors
@@ -252,14 +253,16 @@ impl LedgerClient {
         let mut attempts = 1..=ATTEMPTS_MAX;
         loop {
             let Some(found) = self.core.metadata(&key, self.core.store.get(&key)).await? else {
-                return Ok(());
+                break;
             };
             match self.core.metadata(&key, self.core.store.delete(&key, found.version)).await {
-                Ok(()) | Err(MetadataError::NotFound { .. }) => return Ok(()),
+                Ok(()) | Err(MetadataError::NotFound { .. }) => break,
                 Err(error) if attempts.next().is_none() => return Err(error),
                 Err(MetadataError::VersionConflict { .. } | MetadataError::Unavailable { .. }) => {}
             }
         }
+        // Second, so that a ledger which is there never loses its mark.
+        marks::remove(&self.core, ledger).await
     }
 
     /// Stores a new record under a new id.

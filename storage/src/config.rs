@@ -28,8 +28,23 @@ pub struct ClientConfig {
     /// for never. Readers that are not the writer's own see the last entry of an idle ledger after that. Shorter: more
     /// requests for ledgers with pauses between entries. Once told, an idle ledger has no timer.
     pub explicit_lac_interval: Option<Duration>,
+    /// Where the recovery of a ledger begins to look for entries.
+    pub recovery_start: RecoveryStart,
     /// How long one operation of the metadata store may take before its outcome counts as unknown.
     pub metadata_timeout: Duration,
+}
+
+/// Where the recovery of a ledger begins to look for entries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum RecoveryStart {
+    /// Behind the last entry that the bookies or the record prove to be confirmed. Few entries are read and written
+    /// back. Right where all who recover the cluster's ledgers write back the bytes that they found.
+    #[default]
+    LastAddConfirmed,
+    /// At the first entry of the last ensemble, whatever bookies answer. For clusters in which Java clients recover
+    /// ledgers as well: they write entries back under a header of their own, with a LAC that other recoveries may cut,
+    /// so that a LAC found at a bookie proves nothing. The whole last fragment is read and written back.
+    LastKey,
 }
 
 impl Default for ClientConfig {
@@ -42,6 +57,7 @@ impl Default for ClientConfig {
             bookie_backlog_bytes_max: 64 << 20,
             ensemble_changes_max: 1_000,
             explicit_lac_interval: Some(Duration::from_secs(1)),
+            recovery_start: RecoveryStart::LastAddConfirmed,
             metadata_timeout: Duration::from_secs(10),
         }
     }

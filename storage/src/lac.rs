@@ -1,22 +1,24 @@
 //! The LAC that a writer or reader shares with those who read and wait.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tokio::sync::Notify;
 
 use crate::id::EntryId;
 
-/// A LAC that one task moves and others look at or wait for.
+/// A LAC that one task moves and others look at or wait for. Once a writer has ended, its readers move it instead.
 #[derive(Debug, Default)]
 pub(crate) struct SharedLac {
     /// LAC + 1, so that 0 stands for none.
     following: AtomicU64,
+    /// Whether the writer has said its last word. Set after the last move of its own.
+    writer_ended: AtomicBool,
     moved: Notify,
 }
 
 impl SharedLac {
     pub(crate) fn new(lac: Option<EntryId>) -> Self {
-        Self { following: AtomicU64::new(EntryId::following(lac).get()), moved: Notify::new() }
+        Self { following: AtomicU64::new(EntryId::following(lac).get()), ..Self::default() }
     }
 
     pub(crate) fn get(&self) -> Option<EntryId> {
@@ -34,6 +36,28 @@ impl SharedLac {
         let following = EntryId::following(lac).get();
         if self.following.fetch_max(following, Ordering::AcqRel) < following {
             self.moved.notify_waiters();
+        }
+    }
+
+    /// The writer moves it no more.
+    pub(crate) fn end_writer(&self) {
+        self.writer_ended.store(true, Ordering::Release);
+        self.moved.notify_waiters();
+    }
+
+    pub(crate) fn has_writer_ended(&self) -> bool {
+        self.writer_ended.load(Ordering::Acquire)
+    }
+
+    /// Waits until the writer has ended. Cancel-safe.
+    pub(crate) async fn writer_end(&self) {
+        loop {
+            // Listens before it looks, so that the end does not fall in between.
+            let moved = self.moved.notified();
+            if self.has_writer_ended() {
+                return;
+            }
+            moved.await;
         }
     }
 

@@ -36,8 +36,13 @@ mod registry;
 
 mod placement;
 
+mod shortfall;
+
 #[cfg(feature = "io")]
 mod read;
+
+#[cfg(feature = "io")]
+mod marks;
 
 #[cfg(feature = "io")]
 mod exchange;
@@ -59,14 +64,15 @@ pub mod fault;
 
 pub use crate::{
     bookie::rules as bookie_rules,
-    config::ClientConfig,
+    config::{ClientConfig, RecoveryStart},
     entry::{DigestType, Entry, EntryError, MasterKey, Password},
     error::Advice,
     fragments::{Fragment, FragmentEnd, fragments, is_closed},
     id::{BookieId, EntryId, Instance, LedgerId},
     metadata::{
         FormatError, InvalidMetadata, InvalidTransition, LedgerEnd, LedgerMetadata, LedgerState,
-        RecordAnswer, RecordRequest, Version, decode as decode_metadata, encode as encode_metadata,
+        LengthIs, RecordAnswer, RecordRequest, Version, decode as decode_metadata,
+        encode as encode_metadata,
     },
     placement::{NotEnoughBookies, choose_ensemble},
     quorum::{
@@ -75,11 +81,12 @@ pub use crate::{
     },
     registry::RegisteredBookie,
     replica::{Answers, ReplicaError},
+    shortfall::Shortfall,
     time::Time,
     transport::{
         AddKind, BookieError, Evidence, Request, RequestBody, RequestId, Response, ResponseBody,
     },
-    write::{CloseError, ClosedElsewhere, Shortfall, WriterStats},
+    write::{CloseError, ClosedElsewhere, WriterStats},
 };
 #[cfg(feature = "io")]
 pub use crate::{
@@ -91,6 +98,7 @@ pub use crate::{
     client::{CreateError, LedgerClient, LedgerOptions, LedgerWriter, OpenError},
     disk::{DirectoryDisk, Disk, OpenFileError},
     mailbox::{Mailbox, MailboxClosed},
+    marks::MarkError,
     metadata::{
         Expected, LocalMetadataStore, MemoryMetadataStore, MetadataError, MetadataStore, Versioned,
         ledger_key,

@@ -71,7 +71,9 @@ impl Store {
         let result = self.inner.put(&key, value.clone(), expected).await;
         self.weather.note(format_args!("store: put {key} at {expected:?}: {result:?}"));
         if result.is_ok() {
-            self.oracle.stored(&value);
+            if key.starts_with("ledgers/") {
+                self.oracle.stored(&value);
+            }
             if let Some(before) = before {
                 self.before.lock().insert(key, before);
             }

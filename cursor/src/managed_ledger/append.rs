@@ -65,8 +65,8 @@ impl Future for AppendBatch {
 pub(super) struct Queue {
     /// Batches with entries that are not confirmed.
     batches: VecDeque<Batch>,
-    /// Sizes of the entries that were sent and are not confirmed.
-    sent: VecDeque<u64>,
+    /// Entries that were sent and are not confirmed. They are sent again if their ledger ends without them.
+    sent: VecDeque<Bytes>,
     /// Entries that no ledger was given.
     unsent: VecDeque<Bytes>,
 }
@@ -122,8 +122,21 @@ impl Queue {
             count += 1;
             taken += payload.len() as u64;
         }
-        self.sent.extend(self.unsent.iter().take(count).map(|payload| payload.len() as u64));
-        (self.unsent.drain(..count).collect(), taken)
+        let payloads: Vec<_> = self.unsent.drain(..count).collect();
+        self.sent.extend(payloads.iter().cloned());
+        (payloads, taken)
+    }
+
+    /// Entries that were sent and are not confirmed.
+    pub(super) fn sent(&self) -> usize {
+        self.sent.len()
+    }
+
+    /// Lets what was sent and not confirmed wait for the next ledger, before all that waits already. The one it was
+    /// sent to must have ended without it, or it would be in the topic twice.
+    pub(super) fn take_back(&mut self) {
+        self.sent.append(&mut self.unsent);
+        std::mem::swap(&mut self.sent, &mut self.unsent);
     }
 
     /// The oldest `count` sent entries are confirmed, from `first` on. Returns their bytes.
@@ -147,7 +160,7 @@ impl Queue {
                 replies.0.push((batch.reply, Ok(batch.positions)));
             }
         }
-        self.sent.drain(..count).sum()
+        self.sent.drain(..count).map(|payload| payload.len() as u64).sum()
     }
 
     /// Fails every batch, in order: the outcome is unknown for those with a sent entry.

@@ -74,7 +74,17 @@ pub enum Refusal {
         /// The topic.
         topic: Arc<str>,
     },
-    /// A ledger failed, or the next could not be created or listed.
+    /// Somebody else owns the topic now, and has closed its last ledger before entries that were acknowledged here.
+    #[error(
+        "topic {topic} has lost entries: {elsewhere}; look for bookies that were wiped or rolled back"
+    )]
+    Lost {
+        /// The topic.
+        topic: Arc<str>,
+        /// The ledger, where it ends and where it should have ended.
+        elsewhere: storage::ClosedElsewhere,
+    },
+    /// Ledgers failed, or the next could not be created or listed.
     #[error("topic {topic} takes no appends since a write failed: {reason}; close and reopen it")]
     WriteFailed {
         /// The topic.
@@ -190,6 +200,16 @@ pub enum CloseError {
         /// The topic.
         topic: Arc<str>,
     },
+    /// Somebody else owns the topic, and has closed its last ledger before entries that were acknowledged here.
+    #[error(
+        "topic {topic} has lost entries: {elsewhere}; look for bookies that were wiped or rolled back"
+    )]
+    Lost {
+        /// The topic.
+        topic: Arc<str>,
+        /// The ledger, where it ends and where it should have ended.
+        elsewhere: storage::ClosedElsewhere,
+    },
     /// The last ledger could not be closed.
     #[error(transparent)]
     Ledger(#[from] storage::CloseError),
@@ -203,6 +223,7 @@ impl CloseError {
     pub const fn advice(&self) -> Advice {
         match self {
             Self::Fenced { .. } => Advice::Reopen,
+            Self::Lost { .. } => Advice::GiveUp,
             Self::Ledger(error) => error.advice(),
             // Closing again writes the same end.
             Self::Metadata(_) => Advice::Retry,

@@ -4,18 +4,23 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use georepl_storage::{
-    CloseError as LedgerCloseError, CreateError, EntryId, Expected, LedgerClient, LedgerEnd,
-    LedgerOptions, LedgerState, LedgerWriter, MetadataError, Version,
+    CloseError as LedgerCloseError, ClosedElsewhere, CreateError, EntryId, Expected, LedgerClient,
+    LedgerEnd, LedgerId, LedgerOptions, LedgerState, LedgerWriter, MetadataError, Version, recover,
 };
 use tokio::task::JoinHandle;
 
+use super::append::Replies;
 use super::error::{CloseError, OpenError, Refusal};
 use super::{
     Confirmations, Current, Door, Inner, Intake, ManagedLedger, ManagedLedgerConfig, Progress,
-    now_ms,
+    State, now_ms,
 };
 use crate::names::topic_key;
 use crate::records::{ListedEnd, ListedLedger, TopicRecord};
+
+/// How many ledgers in a row may fail with nothing confirmed before the topic takes no more appends. The first may have
+/// met bookies that are about to leave the registry; three in a row say that this storage cannot be written to.
+const LEDGERS_FAILED_IN_ROW_MAX: u32 = 3;
 
 impl ManagedLedger {
     /// Closes the topic: refuses appends, waits until those that were taken are decided, closes
@@ -46,6 +51,23 @@ impl ManagedLedger {
         }
         inner.handles.clear();
         closed
+    }
+}
+
+impl Intake {
+    /// What a close has to say when somebody else decides where the topic ends.
+    fn close_error(&self) -> Option<CloseError> {
+        match self {
+            Self::Refused(Refusal::Fenced { topic }) => {
+                Some(CloseError::Fenced { topic: topic.clone() })
+            }
+            Self::Refused(Refusal::Lost { topic, elsewhere }) => {
+                Some(CloseError::Lost { topic: topic.clone(), elsewhere: *elsewhere })
+            }
+            Self::Open | Self::Refused(Refusal::WriteFailed { .. } | Refusal::Closed { .. }) => {
+                None
+            }
+        }
     }
 }
 
@@ -106,14 +128,9 @@ impl Inner {
     async fn begin_next(self: &Arc<Self>, version: &mut Version) -> Result<(), Refusal> {
         let Some(old) = self.writer() else { return Ok(()) };
         // The close waits for the last entries, the creation does not: both run at once.
-        let (closed, created) = tokio::join!(old.close(), self.create_ledger());
+        let (end, created) = tokio::join!(self.end_ledger(&old), self.create_ledger());
         let next = created.map_err(|error| self.write_failed(error))?;
-        let listed = match closed {
-            Ok(end) => self.chain_next(&old, end, &next),
-            Err(LedgerCloseError::Fenced { .. }) => Err(self.fenced()),
-            Err(error) => Err(self.write_failed(error)),
-        };
-        let listed = match listed {
+        let listed = match end.and_then(|end| self.chain_next(&old, end, &next)) {
             Ok(listed) => listed,
             Err(refusal) => {
                 self.discard(&next).await;
@@ -136,7 +153,32 @@ impl Inner {
         Ok(())
     }
 
+    /// Closes a ledger; by a recovery, if its writer cannot tell whether or where it did.
+    async fn end_ledger(&self, writer: &LedgerWriter) -> Result<LedgerEnd, Refusal> {
+        let ledger = writer.id();
+        match writer.close().await {
+            Ok(end) => Ok(end),
+            Err(LedgerCloseError::Fenced { .. }) => Err(self.fenced()),
+            Err(LedgerCloseError::ClosedElsewhere(elsewhere)) => {
+                Err(self.closed_elsewhere(elsewhere))
+            }
+            Err(
+                error @ (LedgerCloseError::Stopped { .. }
+                | LedgerCloseError::Refused { .. }
+                | LedgerCloseError::Record { .. }
+                | LedgerCloseError::Unknown { .. }),
+            ) => {
+                tracing::warn!(topic = &*self.topic, "recovers its own ledger: {error}");
+                let end = recovered_end(&self.client, &self.config, ledger).await;
+                end.map_err(|error| self.write_failed(error))
+            }
+        }
+    }
+
     /// Closes the old ledger in the chain and adds the next; the list that is to be stored.
+    ///
+    /// What the ledger holds beyond the confirmed entries is the oldest of what was sent to it, since nobody else writes
+    /// to it: that is confirmed. The rest it will never hold: that goes to the next.
     ///
     /// Nothing reads or confirms in the next one before it is stored; if that fails the topic
     /// is at its end, and an empty ledger at the end of the chain does no harm.
@@ -146,16 +188,46 @@ impl Inner {
         end: LedgerEnd,
         next: &LedgerWriter,
     ) -> Result<Vec<ListedLedger>, Refusal> {
-        let mut state = self.state.lock();
-        let confirmed = state.chain.ledgers().next_back().map_or(0, |info| info.entries);
-        if EntryId::following(end.last_entry).get() != confirmed {
-            let reason = format!("ledger {} ended before its last entries", old.id());
-            return Err(self.write_failed(reason));
+        let mut replies = Replies::default();
+        let listed = {
+            let mut state = self.state.lock();
+            self.count_failure(&mut state, end)?;
+            let info = state.chain.ledgers().next_back().expect("a topic has an open ledger");
+            let found = EntryId::following(end.last_entry).get();
+            let Some(more) = found.checked_sub(info.entries) else {
+                let last_entry = EntryId(info.entries).checked_prev();
+                let confirmed = LedgerEnd { last_entry, length: info.bytes };
+                let elsewhere = ClosedElsewhere { ledger: info.ledger, found: end, confirmed };
+                return Err(self.closed_elsewhere(elsewhere));
+            };
+            if more > state.queue.sent() as u64 {
+                let reason = format!("ledger {} has entries that were never appended", old.id());
+                return Err(self.write_failed(reason));
+            }
+            self.confirm(&mut state, info.ledger, EntryId(info.entries), more, &mut replies);
+            state.queue.take_back();
+            state.chain.close_last();
+            state.closed_at_ms.insert(old.id(), now_ms());
+            state.chain.push_open(next.id()).map_err(|error| self.write_failed(error))?;
+            state.listed()
+        };
+        replies.send();
+        self.wake_cursors();
+        Ok(listed)
+    }
+
+    /// A storage on which one ledger after the other fails with nothing confirmed gets no more of them.
+    fn count_failure(&self, state: &mut State, end: LedgerEnd) -> Result<(), Refusal> {
+        let failure = state.current.as_mut().and_then(|current| current.failure.take());
+        let Some(failure) = failure.filter(|_| end.last_entry.is_none()) else {
+            state.failed_in_row = 0;
+            return Ok(());
+        };
+        state.failed_in_row += 1;
+        match state.failed_in_row < LEDGERS_FAILED_IN_ROW_MAX {
+            true => Ok(()),
+            false => Err(self.write_failed(failure)),
         }
-        state.chain.close_last();
-        state.closed_at_ms.insert(old.id(), now_ms());
-        state.chain.push_open(next.id()).map_err(|error| self.write_failed(error))?;
-        Ok(state.listed())
     }
 
     fn refusal_for(&self, error: &MetadataError) -> Refusal {
@@ -183,15 +255,42 @@ impl Inner {
     }
 
     pub(super) async fn close_current(self: &Arc<Self>) -> Result<(), CloseError> {
-        // A rollover that is due or runs is waited for: it still sends what was taken. No other
-        // follows it, since nothing more is taken. It fails only together with its runtime.
-        let _ = self.start_rollover().await;
-        let mut version = self.record.lock().await;
-        if let Intake::Refused(Refusal::Fenced { .. }) = self.state.lock().intake {
-            return Err(CloseError::Fenced { topic: self.topic.clone() });
+        loop {
+            // A rollover that is due or runs is waited for: it still sends what was taken. It fails only together with
+            // its runtime.
+            let rolled = self.start_rollover().await;
+            let version = self.record.lock().await;
+            let Some(writer) = self.writer() else {
+                return self.state.lock().intake.close_error().map_or(Ok(()), Err);
+            };
+            let closed = writer.close().await;
+            // It failed, and what it had taken goes to another. That ends, since nothing more is taken.
+            if rolled.is_ok() && self.is_rolling_over() {
+                continue;
+            }
+            return self.list_end(version, &writer, closed).await;
         }
-        let Some(writer) = self.writer() else { return Ok(()) };
-        let end = writer.close().await?;
+    }
+
+    /// Writes the end of the last ledger into the record, unless it is for somebody else to do so.
+    async fn list_end(
+        &self,
+        mut version: tokio::sync::MutexGuard<'_, Version>,
+        writer: &LedgerWriter,
+        closed: Result<LedgerEnd, LedgerCloseError>,
+    ) -> Result<(), CloseError> {
+        let topic = || self.topic.clone();
+        if let Err(LedgerCloseError::ClosedElsewhere(elsewhere)) = closed
+            && elsewhere.lost().is_some()
+        {
+            let error = CloseError::Lost { topic: topic(), elsewhere };
+            tracing::error!(topic = &*self.topic, "{error}");
+            return Err(error);
+        }
+        if let Some(error) = self.state.lock().intake.close_error() {
+            return Err(error);
+        }
+        let end = closed?;
         let mut listed = self.state.lock().listed();
         let closed = ListedEnd {
             entries: EntryId::following(end.last_entry).get(),
@@ -210,7 +309,7 @@ impl Inner {
             }
             Err(_) => {
                 self.fail(self.fenced());
-                return Err(CloseError::Fenced { topic: self.topic.clone() });
+                return Err(CloseError::Fenced { topic: topic() });
             }
         };
         self.state.lock().current = None;
@@ -232,13 +331,23 @@ pub(super) async fn end_of(
     if let Some(end) = listed.end {
         return Ok(end);
     }
-    let reader = client.recover(listed.ledger, &config.password).await?;
+    let end = recovered_end(client, config, listed.ledger).await?;
+    Ok(ListedEnd {
+        entries: EntryId::following(end.last_entry).get(),
+        bytes: end.length,
+        closed_at_ms: now_ms(),
+    })
+}
+
+/// Recovers a ledger, and returns where it ends.
+async fn recovered_end(
+    client: &LedgerClient,
+    config: &ManagedLedgerConfig,
+    ledger: LedgerId,
+) -> Result<LedgerEnd, recover::Error> {
+    let reader = client.recover(ledger, &config.password).await?;
     match reader.metadata().state() {
-        LedgerState::Closed(end) => Ok(ListedEnd {
-            entries: EntryId::following(end.last_entry).get(),
-            bytes: end.length,
-            closed_at_ms: now_ms(),
-        }),
+        LedgerState::Closed(end) => Ok(end),
         LedgerState::Open | LedgerState::InRecovery => {
             unreachable!("a ledger that was recovered is closed")
         }

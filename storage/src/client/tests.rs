@@ -1,22 +1,23 @@
 //! Whole ledgers on bookies in memory, with faults on the way to them.
 
+mod cases;
 mod checking;
+mod marks;
 mod recovery;
+mod seeds;
 
 use std::time::Duration;
 
-use async_trait::async_trait;
 use bytes::Bytes;
-use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 use super::*;
 use crate::bookie::MemoryBookies;
 use crate::entry::{Entry, MasterKey};
-use crate::fault::{Fault, FaultTransport, ReleaseOrder};
+use crate::fault::{Fault, FaultStore, FaultTransport, ReleaseOrder, StoreFault};
 use crate::id::{BookieId, EntryId};
 use crate::mailbox::Mailbox;
-use crate::metadata::{LedgerEnd, LedgerState, MemoryMetadataStore, Versioned};
+use crate::metadata::{LedgerEnd, LedgerState, MemoryMetadataStore};
 use crate::read::{LacError, ReadError};
 use crate::registry::MemoryBookieRegistry;
 use crate::replica::ReplicaError;
@@ -29,7 +30,7 @@ use crate::write::{CloseError, ClosedElsewhere};
 struct Cluster {
     bookies: Arc<MemoryBookies>,
     transport: Arc<FaultTransport>,
-    store: Arc<MemoryMetadataStore>,
+    store: Arc<FaultStore>,
     registry: Arc<MemoryBookieRegistry>,
     client: LedgerClient,
 }
@@ -71,32 +72,32 @@ fn payloads(count: usize) -> Vec<Bytes> {
 
 impl Cluster {
     fn new() -> Self {
-        let store = Arc::new(MemoryMetadataStore::new());
-        Self::on(store.clone(), store)
-    }
-
-    fn on(store: Arc<MemoryMetadataStore>, seen: Arc<dyn MetadataStore>) -> Self {
-        Self::of(3, store, seen)
+        Self::with_spares(0)
     }
 
     /// With more bookies than a ledger has.
     fn with_spares(spares: usize) -> Self {
-        let store = Arc::new(MemoryMetadataStore::new());
-        Self::of(3 + spares, store.clone(), store)
-    }
-
-    fn of(bookies: usize, store: Arc<MemoryMetadataStore>, seen: Arc<dyn MetadataStore>) -> Self {
-        let bookies = Arc::new(MemoryBookies::new((1..=bookies).map(bookie)));
+        let bookies = Arc::new(MemoryBookies::new((1..=3 + spares).map(bookie)));
         let transport = Arc::new(FaultTransport::new(bookies.clone()));
+        let store = Arc::new(FaultStore::new(Arc::new(MemoryMetadataStore::new())));
         let registry = Arc::new(MemoryBookieRegistry::new(bookies.ids()));
         let config = ClientConfig::default();
-        let client = LedgerClient::new(transport.clone(), seen, registry.clone(), config);
+        let client = LedgerClient::new(transport.clone(), store.clone(), registry.clone(), config);
         Self { bookies, transport, store, registry, client }
     }
 
-    async fn create(&self) -> (LedgerWriter, mpsc::UnboundedReceiver<Told>) {
+    async fn create_with(
+        &self,
+        sizes: (usize, usize, usize),
+    ) -> (LedgerWriter, mpsc::UnboundedReceiver<Told>) {
+        let sizes = QuorumSizes::new(sizes.0, sizes.1, sizes.2).expect("valid sizes");
         let (sink, told) = mpsc::unbounded_channel();
-        (self.client.create(options(), Arc::new(Sink(sink))).await.expect("three bookies"), told)
+        let options = LedgerOptions { sizes, ..options() };
+        (self.client.create(options, Arc::new(Sink(sink))).await.expect("enough bookies"), told)
+    }
+
+    async fn create(&self) -> (LedgerWriter, mpsc::UnboundedReceiver<Told>) {
+        self.create_with((3, 3, 2)).await
     }
 
     /// A ledger with `count` confirmed entries.
@@ -455,55 +456,14 @@ async fn too_few_bookies_make_no_ledger() {
     assert_eq!(cluster.store.children("ledgers").await, Ok(vec![]));
 }
 
-/// Carries out every change and loses the answers to as many as it is told.
-struct LossyStore {
-    inner: Arc<MemoryMetadataStore>,
-    answers_to_lose: Mutex<usize>,
-}
-
-#[async_trait]
-impl MetadataStore for LossyStore {
-    async fn get(&self, key: &str) -> Result<Option<Versioned>, MetadataError> {
-        self.inner.get(key).await
-    }
-
-    async fn put(
-        &self,
-        key: &str,
-        value: Bytes,
-        expected: Expected,
-    ) -> Result<Version, MetadataError> {
-        let version = self.inner.put(key, value, expected).await?;
-        let mut left = self.answers_to_lose.lock();
-        if *left == 0 {
-            return Ok(version);
-        }
-        *left -= 1;
-        Err(MetadataError::Unavailable { key: key.into(), reason: "the answer was lost".into() })
-    }
-
-    async fn delete(&self, key: &str, version: Version) -> Result<(), MetadataError> {
-        self.inner.delete(key, version).await
-    }
-
-    async fn children(&self, key: &str) -> Result<Vec<String>, MetadataError> {
-        self.inner.children(key).await
-    }
-
-    async fn allocate_ledger_id(&self) -> Result<LedgerId, MetadataError> {
-        self.inner.allocate_ledger_id().await
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn lost_answers_to_create_and_close_are_recognised() {
-    let inner = Arc::new(MemoryMetadataStore::new());
-    let lossy = Arc::new(LossyStore { inner: inner.clone(), answers_to_lose: Mutex::new(1) });
-    let cluster = Cluster::on(inner, lossy.clone());
+    let cluster = Cluster::new();
+    cluster.store.inject(StoreFault::LoseReply, 1);
     let writer = cluster.written(2).await;
     let one = Ok(vec!["L0000000000".to_owned()]);
     assert_eq!(cluster.store.children("ledgers").await, one, "one ledger was created, not two");
-    *lossy.answers_to_lose.lock() = 1;
+    cluster.store.inject(StoreFault::LoseReply, 1);
     let end = LedgerEnd { last_entry: Some(EntryId(1)), length: 18 };
     assert_eq!(writer.close().await, Ok(end));
     assert_eq!(cluster.state(writer.id()).await, LedgerState::Closed(end));
@@ -544,15 +504,55 @@ fn a_runtime_that_is_shut_down_leaves_a_writer_that_says_so() {
     // On one thread, so that the ledger's task cannot run between the shutdown and the close.
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build();
     let first = runtime().expect("a runtime");
-    let (cluster, writer) = first.block_on(async {
+    let (cluster, writer, mut told) = first.block_on(async {
         let cluster = Cluster::new();
-        let writer = cluster.written(1).await;
-        (cluster, writer)
+        let (writer, mut told) = cluster.create().await;
+        writer.append(payloads(1)).expect("an open ledger");
+        assert_eq!(told.recv().await, Some(Told::Confirmed(0)));
+        (cluster, writer, told)
     });
     drop(first);
     let ledger = writer.id();
+    assert_eq!(told.try_recv(), Ok(Told::Failed(write::Error::Stopped { ledger })));
     assert_eq!(writer.append(payloads(1)), Err(write::Error::Stopped { ledger }));
     let second = runtime().expect("a runtime");
     assert_eq!(second.block_on(writer.close()), Err(CloseError::Stopped { ledger }));
     assert_eq!(second.block_on(cluster.state(ledger)), LedgerState::Open);
+}
+
+/// Panics when it is told of a confirmation, and hands on what it is told of the end.
+struct Panicking(mpsc::UnboundedSender<write::Error>);
+
+impl AppendSink for Panicking {
+    fn confirmed(&self, _: LedgerId, through: EntryId) {
+        panic!("a sink that does not like {through}");
+    }
+
+    fn failed(&self, _: LedgerId, error: write::Error) {
+        let _ = self.0.send(error);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_that_panics_says_so_to_its_sink_its_owner_and_its_readers() {
+    let cluster = Cluster::new();
+    let (sink, mut told) = mpsc::unbounded_channel();
+    let writer = cluster.client.create(options(), Arc::new(Panicking(sink))).await;
+    let writer = writer.expect("three bookies");
+    let (ledger, reader) = (writer.id(), writer.reader());
+    writer.append(payloads(1)).expect("an open ledger");
+    assert_eq!(told.recv().await, Some(write::Error::Stopped { ledger }));
+    assert_eq!(told.recv().await, None, "once, and the sink is let go");
+    assert_eq!(writer.append(payloads(1)), Err(write::Error::Stopped { ledger }));
+    assert_eq!(writer.close().await, Err(CloseError::Stopped { ledger }));
+    cluster.client.recover(ledger, &options().password).await.expect("all bookies are up");
+    assert_eq!(reader.read_last_add_confirmed().await, Ok(Some(EntryId(0))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_writer_that_is_dropped_tells_its_sink_nothing() {
+    let cluster = Cluster::new();
+    let (writer, mut told) = cluster.create().await;
+    drop(writer);
+    assert_eq!(told.recv().await, None);
 }

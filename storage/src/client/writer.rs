@@ -8,7 +8,8 @@ use bytes::Bytes;
 use crate::id::{EntryId, LedgerId};
 use crate::metadata::{LedgerEnd, LedgerMetadata};
 use crate::read::{Core, LedgerReader};
-use crate::write::{self, CloseError, Shortfall, WriterStats, Writing};
+use crate::shortfall::Shortfall;
+use crate::write::{self, CloseError, WriterStats, Writing};
 
 /// The one writer of a ledger. Dropping it stops the ledger's task and leaves the ledger open.
 pub struct LedgerWriter {
@@ -40,7 +41,8 @@ impl LedgerWriter {
         self.writing.append(payloads)
     }
 
-    /// Everything up to this entry is acknowledged.
+    /// Everything up to this entry is acknowledged. Once the ledger takes no more entries: or is known to be part of it,
+    /// because a [`reader`](Self::reader) of this writer has learnt what others found.
     #[must_use]
     pub fn last_add_confirmed(&self) -> Option<EntryId> {
         self.writing.lac().get()
@@ -59,13 +61,15 @@ impl LedgerWriter {
     }
 
     /// Where acknowledged entries may lack a copy, because a bookie was lost before it had answered: what a repair of
-    /// the ledger must check in full. At most one range per bookie.
+    /// the ledger must check in full. At most one range per bookie. The ledger is marked for them in the metadata store
+    /// before its ensemble changes again and before it is closed, and [checks](crate::LedgerClient::check) read that.
     #[must_use]
     pub fn shortfalls(&self) -> Vec<Shortfall> {
         self.writing.report().shortfalls
     }
 
-    /// A reader whose bound is this writer's LAC at every moment. It may outlive the writer.
+    /// A reader whose bound is this writer's LAC at every moment. It may outlive the writer: once that has ended, it
+    /// goes on like one that [opened](crate::LedgerClient::open) the ledger, and finds what a recovery found.
     #[must_use]
     pub fn reader(&self) -> LedgerReader {
         LedgerReader::of_writer(

@@ -7,20 +7,22 @@ use tokio::sync::mpsc;
 
 use super::*;
 use crate::bookie::MemoryBookies;
+use crate::bookie::rules::Mode;
 use crate::client::{LedgerClient, LedgerOptions};
 use crate::config::ClientConfig;
 use crate::entry::Password;
 use crate::fault::{Fault, FaultTransport};
-use crate::id::BookieId;
+use crate::id::{BookieId, Instance};
 use crate::metadata::MemoryMetadataStore;
 use crate::quorum::QuorumSizes;
-use crate::registry::MemoryBookieRegistry;
+use crate::registry::{MemoryBookieRegistry, RegisteredBookie};
 use crate::transport::BookieError;
 use crate::write::AppendSink;
 
 struct Cluster {
     bookies: Arc<MemoryBookies>,
     transport: Arc<FaultTransport>,
+    registry: Arc<MemoryBookieRegistry>,
     client: LedgerClient,
 }
 
@@ -47,8 +49,8 @@ impl Cluster {
         let store = Arc::new(MemoryMetadataStore::new());
         let registry = Arc::new(MemoryBookieRegistry::new(ids()));
         let config = ClientConfig::default();
-        let client = LedgerClient::new(transport.clone(), store, registry, config);
-        Self { bookies, transport, client }
+        let client = LedgerClient::new(transport.clone(), store, registry.clone(), config);
+        Self { bookies, transport, registry, client }
     }
 
     async fn create(&self) -> (LedgerWriter, Told) {
@@ -133,4 +135,21 @@ async fn closes_at_the_same_time_share_one_result() {
     let end = LedgerEnd { last_entry: Some(EntryId(2)), length: 27 };
     assert_eq!((one, other, third), (Ok(end), Ok(end), Ok(end)));
     assert_eq!(writer.append([Bytes::new()]), Err(write::Error::Closed { ledger: writer.id() }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_news_of_a_registry_that_is_gone_is_heard() {
+    let cluster = Cluster::new(&["b1", "b2", "b3", "b4"]);
+    cluster.registry.unregister(&"b4".into());
+    let (writer, mut told) = cluster.create().await;
+    append(&writer, &mut told, 1).await;
+    let Cluster { transport, registry, client, .. } = cluster;
+    let (id, instance) = (BookieId::from("b4"), Instance(1));
+    registry.register(RegisteredBookie { id, instance, mode: Mode::Writable });
+    // Before the writer's task has run.
+    drop((registry, client));
+    transport.inject(&"b2".into(), Fault::Answer(BookieError::Unreachable));
+    append(&writer, &mut told, 1).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(writer.metadata().last_ensemble().1.contains(&"b4".into()));
 }

@@ -18,6 +18,9 @@ use crate::quorum::QuorumSizes;
 
 /// Custom metadata under this prefix and a bookie's id holds the instance of that member.
 const INSTANCE_KEY: &str = "georepl/instance/";
+/// Custom metadata under this key says that the length in the record is not exact.
+const LENGTH_KEY: &str = "georepl/length";
+const LOWER_BOUND: &[u8] = b"lower bound";
 
 /// What the metadata store knows of a ledger. Values of this type satisfy every validity rule of the record.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -52,6 +55,16 @@ pub struct LedgerEnd {
     pub last_entry: Option<EntryId>,
     /// Payload bytes of all its entries.
     pub length: u64,
+}
+
+/// How well the length of a closed ledger is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LengthIs {
+    /// It counts every payload byte.
+    Exact,
+    /// The last entry could not be read, so that the length in the record is lower than the true one. Nothing but
+    /// statistics depends on it, and to leave the ledger open for it would be worse.
+    LowerBound,
 }
 
 /// A record that breaks a rule, and which.
@@ -279,6 +292,26 @@ impl LedgerMetadata {
     pub fn instance_of(&self, bookie: &BookieId) -> Option<Instance> {
         let recorded = self.custom.get(&format!("{INSTANCE_KEY}{bookie}"))?;
         std::str::from_utf8(recorded).ok()?.parse().ok().map(Instance)
+    }
+
+    /// Remembers how well its length is known, in the compare-and-set that closes it.
+    #[must_use]
+    pub fn with_length_is(mut self, length: LengthIs) -> Self {
+        match length {
+            LengthIs::Exact => self.custom.remove(LENGTH_KEY),
+            LengthIs::LowerBound => self.custom.insert(LENGTH_KEY.into(), LOWER_BOUND.into()),
+        };
+        self
+    }
+
+    /// How well the length of a closed ledger is known. Of a length that a Java client recorded, nobody can tell; it
+    /// counts as exact.
+    #[must_use]
+    pub fn length_is(&self) -> LengthIs {
+        match self.custom.get(LENGTH_KEY) {
+            Some(said) if said == LOWER_BOUND => LengthIs::LowerBound,
+            _ => LengthIs::Exact,
+        }
     }
 
     /// Where the ledger stands.

@@ -47,6 +47,8 @@ pub struct LedgerReader {
     record: Mutex<(Arc<LedgerMetadata>, Version)>,
     lac: Arc<SharedLac>,
     source: LacSource,
+    /// What the bookies answered last.
+    stored: Mutex<Option<EntryId>>,
 }
 
 /// What a reader that waits at the end of its ledger is told.
@@ -60,21 +62,23 @@ pub enum Tail {
 
 /// Who says what is confirmed.
 enum LacSource {
-    /// The ledger's writer in this process, which knows exactly.
+    /// The ledger's writer in this process, which knows exactly, for as long as it confirms entries. After it has
+    /// ended a recovery decides what else is part of the ledger, which the record and the bookies tell.
     Writer,
-    /// The record and the bookies, and what the bookies answered last.
-    Bookies(Mutex<Option<EntryId>>),
+    /// The record and the bookies.
+    Bookies,
 }
 
 impl LedgerReader {
-    /// A reader that follows the writer of the ledger.
+    /// A reader that follows the writer of the ledger to its end, and goes on alone after that.
     pub(crate) fn of_writer(
         core: Arc<Core>,
         ledger: LedgerId,
         record: (Arc<LedgerMetadata>, Version),
         lac: Arc<SharedLac>,
     ) -> Self {
-        Self { core, ledger, record: Mutex::new(record), lac, source: LacSource::Writer }
+        let (record, stored) = (Mutex::new(record), Mutex::default());
+        Self { core, ledger, record, lac, source: LacSource::Writer, stored }
     }
 
     /// A reader of any ledger, with a LAC that was just learned.
@@ -90,8 +94,8 @@ impl LedgerReader {
             }
         };
         let lac = Arc::new(SharedLac::new(last_add_confirmed(&metadata, stored)));
-        let source = LacSource::Bookies(Mutex::new(stored));
-        Ok(Self { core, ledger, record: Mutex::new((Arc::new(metadata), version)), lac, source })
+        let (record, stored) = (Mutex::new((Arc::new(metadata), version)), Mutex::new(stored));
+        Ok(Self { core, ledger, record, lac, source: LacSource::Bookies, stored })
     }
 
     /// The ledger's id.
@@ -110,10 +114,12 @@ impl LedgerReader {
     /// confirmed, so nothing but a diagnosis should use it.
     #[must_use]
     pub fn stored_lac(&self) -> Option<EntryId> {
-        match &self.source {
-            LacSource::Writer => None,
-            LacSource::Bookies(stored) => *stored.lock(),
-        }
+        *self.stored.lock()
+    }
+
+    /// Whether the ledger's writer says what is confirmed, so that nobody else is asked.
+    fn follows_writer(&self) -> bool {
+        matches!(self.source, LacSource::Writer) && !self.lac.has_writer_ended()
     }
 
     /// The newest record of the ledger that this reader has seen.
@@ -129,11 +135,11 @@ impl LedgerReader {
     /// # Errors
     /// [`LacError`]; the bound stays as it was.
     pub async fn read_last_add_confirmed(&self) -> Result<Option<EntryId>, LacError> {
-        if let LacSource::Bookies(stored) = &self.source {
+        if !self.follows_writer() {
             let metadata = self.refresh().await?;
             if let LedgerState::Open | LedgerState::InRecovery = metadata.state() {
                 let answered = read_lac(&self.core, self.ledger, &metadata).await?;
-                *stored.lock() = answered;
+                *self.stored.lock() = answered;
                 self.learn(&self.record.lock().0, answered);
             }
         }
@@ -146,7 +152,7 @@ impl LedgerReader {
     /// its next entry, when it tells it by itself, or when the ledger is closed. Every
     /// [`tail_check_interval`](crate::ClientConfig::tail_check_interval) the record is read for an end or other
     /// bookies, and each bookie is asked again: that is all the traffic of an idle ledger, however the bookies answer.
-    /// A reader of the ledger's writer in this process asks no bookie and is told at once.
+    /// A reader of the ledger's writer in this process asks no bookie and is told at once, until that writer ends.
     ///
     /// Waits for as long as it takes: the caller sets a limit by dropping the future. Cancel-safe; what was learned
     /// until then stays.
@@ -166,7 +172,8 @@ impl LedgerReader {
             if let Some(lac) = self.lac.get().filter(|lac| Some(*lac) > beyond) {
                 return Ok(Tail::Confirmed(lac));
             }
-            if let LacSource::Bookies(_) = self.source {
+            let follows_writer = self.follows_writer();
+            if !follows_writer {
                 self.ask_for_more(&metadata, beyond, &mailbox);
             }
             let interval = self.core.config.tail_check_interval;
@@ -174,6 +181,9 @@ impl LedgerReader {
                 // In this order, so that a simulation is the same each time.
                 biased;
                 _ = self.lac.beyond(beyond) => {}
+                () = self.lac.writer_end(), if follows_writer => {
+                    self.refresh().await?;
+                }
                 () = self.learn_all(&mailbox) => {}
                 () = tokio::time::sleep(interval) => {
                     self.refresh().await?;
@@ -223,9 +233,7 @@ impl LedgerReader {
             return Err(ReadError::EmptyRange { first, last });
         }
         let ledger = self.ledger;
-        if Some(last) > self.lac.get()
-            && let LacSource::Bookies(_) = self.source
-        {
+        if Some(last) > self.lac.get() && !self.follows_writer() {
             self.refresh().await?;
         }
         let last_add_confirmed = self.lac.get();
@@ -284,7 +292,7 @@ impl LedgerReader {
     /// Takes in what bookies answered. Called under the lock of the newest record, so that no answer to an earlier
     /// question raises what is confirmed above the end of a ledger that was closed meanwhile.
     fn learn(&self, record: &LedgerMetadata, stored: Option<EntryId>) {
-        if let LacSource::Writer = self.source {
+        if self.follows_writer() {
             return;
         }
         let confirmed = last_add_confirmed(record, stored);

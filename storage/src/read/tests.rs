@@ -303,3 +303,65 @@ async fn a_bookie_that_was_set_up_anew_cannot_deny_an_entry() {
     assert!(answers.0.contains(&other), "{answers}");
     assert_eq!(reader.read(EntryId(1), EntryId(1)).await.map(|read| read.len()), Ok(1));
 }
+
+/// A third entry that all bookies have and nobody confirmed.
+async fn append_unheard(cluster: &Cluster, writer: &LedgerWriter) {
+    NUMBERS.iter().for_each(|n| cluster.transport.inject(&bookie(*n), Fault::LoseResponses));
+    append(writer, 1);
+    let hold = |n: &usize| cluster.bookies.entries(&bookie(*n), writer.id()).len() == 3;
+    while !NUMBERS.iter().all(hold) {
+        tokio::task::yield_now().await;
+    }
+    NUMBERS.iter().for_each(|n| cluster.transport.heal(&bookie(*n)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_that_outlives_its_writer_reads_what_a_recovery_found() {
+    let cluster = Cluster::new();
+    let writer = cluster.written(2).await;
+    let (ledger, reader) = (writer.id(), Arc::new(writer.reader()));
+    append_unheard(&cluster, &writer).await;
+    let wait = waiting(&reader).await;
+    drop(writer);
+    cluster.client.recover(ledger, &Password::default()).await.expect("all bookies are up");
+    let beyond = reader.read(EntryId(0), EntryId(2)).await.map(|entries| entries.len());
+    assert_eq!(beyond, Ok(3), "the record is looked at, as nobody else says what is confirmed");
+    assert_eq!(wait.await.expect("no panic"), Ok(Tail::Closed(end(Some(2), 21))));
+    assert_eq!(reader.last_add_confirmed(), Some(EntryId(2)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_of_a_fenced_writer_learns_where_others_closed_the_ledger() {
+    let cluster = Cluster::new();
+    let writer = cluster.written(2).await;
+    let (ledger, reader) = (writer.id(), writer.reader());
+    append_unheard(&cluster, &writer).await;
+    cluster.client.recover(ledger, &Password::default()).await.expect("all bookies are up");
+    assert_eq!(reader.read_last_add_confirmed().await, Ok(Some(EntryId(1))), "as its writer says");
+    append(&writer, 1);
+    while writer.append([]).is_ok() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(reader.read_last_add_confirmed().await, Ok(Some(EntryId(2))));
+}
+
+/// Answers that come after their read was done: the first replica's, overtaken by the second, and an error of it.
+#[tokio::test(start_paused = true)]
+async fn d7_an_answer_after_the_end_of_its_read_harms_nobody() {
+    let cluster = Cluster::new();
+    let (_writer, reader) = cluster.written_and_read(3).await;
+    let first = reader.metadata().ensemble_of(EntryId(0))[0].clone();
+    for late in [Fault::HoldResponses, Fault::HoldRequests] {
+        cluster.transport.inject(&first, late);
+        let read = reader.read(EntryId(0), EntryId(0)).await.expect("the second replica");
+        assert_eq!((read.len(), read[0].id), (1, EntryId(0)));
+        assert_eq!(cluster.transport.held(&first), 1);
+        if late == Fault::HoldRequests {
+            cluster.bookies.down(&first);
+        }
+        let (read, ()) = tokio::join!(reader.read(EntryId(1), EntryId(1)), async {
+            cluster.transport.release(&first, crate::fault::ReleaseOrder::Oldest);
+        });
+        assert_eq!(read.expect("another replica")[0].id, EntryId(1));
+    }
+}

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use fastrand::Rng;
 use tokio::sync::watch;
 
-use super::{ClosedBy, Config, Error, Input, LengthIs, Machine, Output, Progress, Recovered};
+use super::{ClosedBy, Config, Error, Input, Machine, Output, Progress, Recovered};
 use crate::entry::Password;
 use crate::exchange::RecordExchange;
 use crate::id::LedgerId;
 use crate::mailbox::Mailbox;
+use crate::metadata::LengthIs;
 use crate::read::Core;
 use crate::registry::RegisteredBookie;
 use crate::transport::{CompletionSink, Response};
@@ -34,6 +35,7 @@ pub(crate) async fn run(
         password,
         request_timeout: core.config.request_timeout,
         entries_in_flight_max: ENTRIES_IN_FLIGHT_MAX,
+        start: core.config.recovery_start,
     };
     let mut machine = Machine::new(config, shuffled(&mut registry, &mut rng));
     let mailbox = Arc::new(Mailbox::<Response>::new());

@@ -32,11 +32,12 @@ use super::existence::{EntryRead, Existence, Fenced};
 use super::fencing::Fencing;
 use super::request::{Outbox, Question, Turn, question_and_slot};
 use super::write_back::WriteBack;
-use super::{ClosedBy, Error, LengthIs, Progress, Recovered};
+use super::{ClosedBy, Error, Progress, Recovered};
+use crate::config::RecoveryStart;
 use crate::entry::{MasterKey, Password};
 use crate::id::{BookieId, EntryId, Instance, LedgerId};
 use crate::metadata::{
-    LedgerEnd, LedgerMetadata, LedgerState, RecordAnswer, RecordRequest, Version,
+    LedgerEnd, LedgerMetadata, LedgerState, LengthIs, RecordAnswer, RecordRequest, Version,
 };
 use crate::quorum::{Coverage, LacQuorum, Slot};
 use crate::registry::RegisteredBookie;
@@ -45,6 +46,10 @@ use crate::transport::{Request, Response};
 
 /// How often the store may be asked again, after no answer or a conflict, before the caller is.
 const RECORD_ATTEMPTS_MAX: u8 = 16;
+
+/// How long the second attempt after a failure waits. Each further one waits twice as long, up to the other.
+const PAUSE_FIRST: Duration = Duration::from_millis(10);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// How often the last confirmed entry is looked for, each time by the newest record, before its length is given up.
 const LENGTH_ATTEMPTS_MAX: u8 = 3;
@@ -58,6 +63,8 @@ pub struct Config {
     pub password: Password,
     /// How long a bookie may take to answer one request before it has failed for it.
     pub request_timeout: Duration,
+    /// Where it begins to look for entries.
+    pub start: RecoveryStart,
     /// How many entries may be looked for or written back at once, at least 1. More: a long tail is recovered faster.
     /// Fewer: less memory, and fewer reads behind the end for nothing.
     pub entries_in_flight_max: usize,
@@ -104,9 +111,22 @@ pub struct Machine {
     phase: Phase,
     progress: Progress,
     attempts_left: u8,
+    /// Whether the store has had a record of the ledger.
+    sight: Sight,
     question: Option<RecordRequest>,
+    /// When to read the record again; none while that is not put off.
+    read_at: Option<Time>,
     outbox: Outbox,
     last_word: Option<Result<Recovered, Error>>,
+}
+
+/// What the store was seen to have. A read may be answered with what was there earlier, also with nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Sight {
+    Never,
+    Found,
+    /// Found, and then not.
+    Lost,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -181,7 +201,9 @@ impl Machine {
             phase: Phase::Marking(None),
             progress: Progress::default(),
             attempts_left: RECORD_ATTEMPTS_MAX,
+            sight: Sight::Never,
             question: Some(RecordRequest::Read),
+            read_at: None,
             outbox: Outbox::new(),
             last_word: None,
         }
@@ -224,10 +246,10 @@ impl Machine {
         })
     }
 
-    /// When to call `handle` with [`Input::Wake`]; none while no bookie is waited for.
+    /// When to call `handle` with [`Input::Wake`]; none while neither a bookie nor the next attempt is waited for.
     #[must_use]
     pub fn wake_at(&self) -> Option<Time> {
-        match &self.phase {
+        let of_bookies = match &self.phase {
             Phase::Fencing(_, fencing) => Some(fencing.wake_at()),
             Phase::Scanning(scanning) => {
                 let reads = scanning.reads.iter().filter_map(EntryRead::wake_at).min();
@@ -235,7 +257,8 @@ impl Machine {
             }
             Phase::Measuring(Measuring { reading: Some((_, read)), .. }) => read.wake_at(),
             Phase::Marking(_) | Phase::Measuring(_) | Phase::Closing(_) | Phase::Ended => None,
-        }
+        };
+        of_bookies.into_iter().chain(self.read_at).min()
     }
 
     /// How far it has come.
@@ -246,6 +269,7 @@ impl Machine {
 
     /// Shifts all times so that `now` becomes zero: situations that differ by the time of day alone become equal.
     pub fn renumber(&mut self, now: Time) {
+        self.read_at = self.read_at.map(|at| Time::ZERO + at.saturating_since(now));
         match &mut self.phase {
             Phase::Fencing(_, fencing) => fencing.renumber(now),
             Phase::Scanning(Scanning { fencing, reads, writing, .. }) => {
@@ -261,24 +285,40 @@ impl Machine {
     fn on_record(&mut self, now: Time, answer: RecordAnswer) {
         let ledger = self.config.ledger;
         match answer {
-            RecordAnswer::Found(record, version) => self.on_found(now, Frozen { record, version }),
+            RecordAnswer::Found(record, version) => {
+                self.sight = Sight::Found;
+                self.on_found(now, Frozen { record, version });
+            }
             RecordAnswer::Written(version) => self.on_written(now, version),
+            // What was there a moment ago is looked for once more.
+            RecordAnswer::Missing if self.sight == Sight::Found => {
+                self.sight = Sight::Lost;
+                self.ask_again(now, "it was there and then was not".into());
+            }
             RecordAnswer::Missing => self.fail(Error::NoSuchLedger { ledger }),
             RecordAnswer::Unusable(reason) => self.fail(Error::Unusable { ledger, reason }),
-            RecordAnswer::Conflict => self.ask_again("others change it all the time".into()),
+            RecordAnswer::Conflict => self.ask_again(now, "others change it all the time".into()),
             // A write may have been carried out or not; the next decision starts from what is there.
-            RecordAnswer::Unknown(reason) => self.ask_again(reason),
+            RecordAnswer::Unknown(reason) => self.ask_again(now, reason),
         }
     }
 
-    fn ask_again(&mut self, reason: Arc<str>) {
+    /// Reads the record again: the first time at once, because it was only news that was missed, and then after pauses,
+    /// because the store or those who compete for the record need time.
+    fn ask_again(&mut self, now: Time, reason: Arc<str>) {
         if let Phase::Ended = self.phase {
             return;
         }
         match self.attempts_left.checked_sub(1) {
             Some(left) => {
                 self.attempts_left = left;
-                self.question = Some(RecordRequest::Read);
+                match RECORD_ATTEMPTS_MAX - left {
+                    1 => self.question = Some(RecordRequest::Read),
+                    attempt => {
+                        let pause = PAUSE_FIRST * 2u32.saturating_pow(u32::from(attempt) - 2);
+                        self.read_at = Some(now + pause.min(PAUSE_MAX));
+                    }
+                }
             }
             None => self.fail(Error::Metadata { ledger: self.config.ledger, reason }),
         }
@@ -368,6 +408,9 @@ impl Machine {
     }
 
     fn on_wake(&mut self, now: Time) {
+        if self.read_at.take_if(|at| *at <= now).is_some() {
+            self.question = Some(RecordRequest::Read);
+        }
         self.with_turn(now, |phase, turn| {
             match phase {
                 Phase::Fencing(frozen, fencing) => fencing.on_time(&frozen.record, now),
@@ -416,7 +459,10 @@ impl Machine {
         let Phase::Fencing(frozen, fencing) = phase else {
             unreachable!("only fencing is covered");
         };
-        let lac = fencing.last_add_confirmed(proof, &frozen.record);
+        let lac = match self.config.start {
+            RecoveryStart::LastAddConfirmed => fencing.last_add_confirmed(proof, &frozen.record),
+            RecoveryStart::LastKey => frozen.record.lac_floor(),
+        };
         let writing = WriteBack::new(&frozen.record, lac);
         let (reads, next) = (VecDeque::new(), Some(EntryId::following(lac)));
         self.phase = Phase::Scanning(Scanning { frozen, fencing, reads, next, writing });
@@ -484,13 +530,14 @@ impl Machine {
 
     /// Merges the end into the record that was found: others may have moved fragments before the last.
     fn write_end(&mut self, found: Frozen) {
-        let Phase::Closing(Closing { ending, length, written, .. }) = &mut self.phase else {
+        let Phase::Closing(Closing { ending, length, length_is, written }) = &mut self.phase else {
             unreachable!("only a closing record is written");
         };
         let end = LedgerEnd { last_entry: ending.last_entry, length: *length };
         match found.record.recovered(end, &ending.ensembles) {
             Ok(closed) => {
-                let record = Arc::new(closed.with_instances(ending.joined.clone()));
+                let closed = closed.with_instances(ending.joined.clone());
+                let record = Arc::new(closed.with_length_is(*length_is));
                 *written = Some(record.clone());
                 self.question = Some(RecordRequest::Write { record, expected: found.version });
             }
@@ -513,7 +560,7 @@ impl Machine {
     fn end(&mut self, outcome: Result<Recovered, Error>) {
         if !matches!(self.phase, Phase::Ended) {
             self.phase = Phase::Ended;
-            self.question = None;
+            (self.question, self.read_at) = (None, None);
             self.last_word = Some(outcome);
         }
     }

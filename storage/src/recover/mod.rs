@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use crate::error::Advice;
 use crate::id::{BookieId, EntryId, LedgerId};
-use crate::metadata::{LedgerMetadata, Version};
+use crate::metadata::{LedgerMetadata, LengthIs, Version};
 use crate::replica::Answers;
 
 #[cfg(feature = "io")]
@@ -50,16 +50,6 @@ pub enum ClosedBy {
         /// Whether the length in the record is exact.
         length: LengthIs,
     },
-}
-
-/// How well the length of a closed ledger is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum LengthIs {
-    /// It counts every payload byte.
-    Exact,
-    /// The last entry could not be read, so that the length in the record is lower than the true one. Nothing but
-    /// statistics depends on it, and to leave the ledger open for it would be worse.
-    LowerBound,
 }
 
 /// Why a ledger could not be recovered. It is left in recovery, which is no obstacle to the next attempt, here or

@@ -19,10 +19,11 @@ use crate::entry::{Entry, MasterKey};
 use crate::id::{BookieId, EntryId, Instance, LedgerId};
 use crate::metadata::{LedgerEnd, LedgerMetadata};
 use crate::quorum::{AckSet, Coverage, QuorumSizes, Slot, SlotSet};
+use crate::shortfall::Shortfall;
 use crate::time::Time;
 use crate::transport::{AddKind, Request, RequestBody, RequestId, Response};
 
-use super::{Failure, Limits, Shortfall};
+use super::{Failure, Limits};
 
 /// How long what an overloaded bookie refused is held back. Long enough to let its queue drain, and short beside the
 /// request timeout, within which it must have taken the entry.
@@ -221,7 +222,7 @@ impl Adds {
             }
             add.acks.record_failure(slot);
             if index < confirmed {
-                Shortfall::note(&mut self.shortfalls, bookie, id);
+                Shortfall::note(&mut self.shortfalls, bookie, id, id);
             }
         }
     }
@@ -275,7 +276,7 @@ impl Adds {
                 for slot in self.sizes.write_set(id) {
                     let member = &mut self.members[slot.index()];
                     if add.acks.failed().contains(slot) {
-                        Shortfall::note(&mut self.shortfalls, &member.bookie, id);
+                        Shortfall::note(&mut self.shortfalls, &member.bookie, id, id);
                     } else if !add.acks.is_settled(slot) {
                         member.behind_bytes += add.entry.size_bytes() as u64;
                     }
@@ -350,7 +351,7 @@ impl Adds {
             let id = add.entry.entry();
             self.entries_below_write_quorum += u64::from(add.acks.acks() < self.sizes.write());
             for slot in self.sizes.write_set(id).filter(|slot| !add.acks.is_settled(*slot)) {
-                Shortfall::note(&mut self.shortfalls, &self.members[slot.index()].bookie, id);
+                Shortfall::note(&mut self.shortfalls, &self.members[slot.index()].bookie, id, id);
             }
         }
         self.pending.clear();

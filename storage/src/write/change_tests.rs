@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use super::super::testing::{self, Bench, LEDGER, LIMITS, Said, at};
-use super::super::{Error, Limits, Shortfall, WriterStats};
+use super::super::{Error, Limits, WriterStats};
 use crate::id::{EntryId, Instance};
 use crate::metadata::{LedgerEnd, RecordRequest};
+use crate::shortfall::Shortfall;
 use crate::time::Time;
 use crate::transport::{BookieError, RequestBody, Response, ResponseBody};
 use Said::{Changed, Closed, Confirmed, Failed};

@@ -273,3 +273,25 @@ fn a_record_that_was_deleted_ends_the_writer_and_the_close() {
     let said = bench.said();
     assert!(matches!(said[..], [Closed(Err(CloseError::Record { .. }))]), "{said:?}");
 }
+
+#[test]
+fn a_read_that_misses_the_record_is_repeated_once() {
+    let mut bench = closing(2);
+    bench.store_unheard();
+    assert_eq!(bench.question.take(), Some(RecordRequest::Read));
+    bench.feed(Input::Record(RecordAnswer::Missing));
+    assert!(bench.said_nothing(), "the store may have answered with what was there before");
+    bench.pass_to(at(1));
+    bench.store();
+    assert_eq!(bench.said(), [Closed(Ok(end(1)))]);
+
+    let mut bench = closing(2);
+    bench.store_unheard();
+    bench.question.take();
+    bench.feed(Input::Record(RecordAnswer::Missing));
+    bench.pass_to(at(1));
+    bench.question.take().expect("it is read again");
+    bench.feed(Input::Record(RecordAnswer::Missing));
+    let said = bench.said();
+    assert!(matches!(said[..], [Closed(Err(CloseError::Record { .. }))]), "{said:?}");
+}

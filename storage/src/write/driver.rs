@@ -4,6 +4,8 @@
 //! machine, submits one batch per bookie, reports once, and parks when there is nothing to do.
 
 use std::mem;
+use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,27 +15,30 @@ use fastrand::Rng;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
-use super::{CloseError, Config, Error, Input, Machine, Output, Shortfall, WriterStats};
+use super::{CloseError, Config, Error, Input, Machine, Output, WriterStats};
 use crate::exchange::RecordExchange;
 use crate::id::{BookieId, EntryId, LedgerId};
 use crate::lac::SharedLac;
-use crate::metadata::{LedgerEnd, LedgerMetadata, RecordAnswer, Version};
+use crate::marks;
+use crate::metadata::{LedgerEnd, LedgerMetadata, RecordAnswer, RecordRequest, Version};
 use crate::read::Core;
 use crate::registry::{BookieRegistry, RegisteredBookie};
+use crate::shortfall::Shortfall;
 use crate::time::Time;
 use crate::transport::{CompletionSink, Response};
 
 /// Learns what becomes of the appends of a ledger.
 ///
 /// Called by the ledger's one task, in order, each method at most once per turn of it. Calls must be short: they hold
-/// up the ledger. After the writer is dropped, or its runtime is shut down, there are no more calls, and the outcome
-/// of what was pending is unknown.
+/// up the ledger. After the writer is dropped or closed there are no more calls; the outcome of what a dropped writer
+/// had pending is unknown.
 pub trait AppendSink: Send + Sync {
     /// Every entry up to `through` is acknowledged: it will be in the ledger whoever crashes.
     fn confirmed(&self, ledger: LedgerId, through: EntryId);
 
     /// The ledger takes no more entries. What was appended after the last confirmed entry has an unknown outcome.
-    /// Called at most once, and last.
+    /// Called at most once, and last. Also with [`Error::Stopped`] when the task is aborted, as by a runtime that shuts
+    /// down, or panics, from wherever it is dropped.
     fn failed(&self, ledger: LedgerId, error: Error);
 }
 
@@ -120,7 +125,8 @@ pub(crate) fn start(
         inbox: inbox.clone(),
         lac: lac.clone(),
         report: report.clone(),
-        sink,
+        sink: Some(sink),
+        marked: Vec::new(),
         closed: closed_tx,
     };
     tokio::spawn(driver.run());
@@ -258,15 +264,20 @@ struct Driver {
     inbox: Arc<Inbox>,
     lac: Arc<SharedLac>,
     report: Arc<Mutex<Report>>,
-    sink: Arc<dyn AppendSink>,
+    /// None once it was told of the end, or is not to be.
+    sink: Option<Arc<dyn AppendSink>>,
+    /// The shortfalls that the ledger is marked for.
+    marked: Vec<Shortfall>,
     closed: watch::Sender<Option<Result<LedgerEnd, CloseError>>>,
 }
 
-type Question = Pin<Box<dyn Future<Output = RecordAnswer> + Send>>;
+type Question = Pin<Box<dyn Future<Output = (Option<Vec<Shortfall>>, RecordAnswer)> + Send>>;
 
-enum Turn {
-    Continue,
-    End,
+/// What a turn said of the end.
+#[derive(Default)]
+struct Said {
+    failed: Option<Error>,
+    closed: Option<Result<LedgerEnd, CloseError>>,
 }
 
 impl Driver {
@@ -302,9 +313,13 @@ impl Driver {
             match wish {
                 Wish::Nothing => {}
                 Wish::Close => self.machine.handle(now, Input::Close),
-                Wish::Drop => return,
+                Wish::Drop => {
+                    self.sink = None;
+                    return;
+                }
             }
-            if let Turn::End = self.drain(&inbox) {
+            let said = self.drain(&inbox);
+            if let ControlFlow::Break(()) = self.settle(said).await {
                 return;
             }
             if !idle {
@@ -322,8 +337,9 @@ impl Driver {
             tokio::select! {
                 // In this order, so that a simulation is the same each time; what is rare first.
                 biased;
-                answer = answer_to(&mut self.question) => {
+                (marked, answer) = answer_to(&mut self.question) => {
                     self.question = None;
+                    self.marked = marked.unwrap_or_else(|| mem::take(&mut self.marked));
                     self.machine.handle(self.core.clock.now(), Input::Record(answer));
                 }
                 () = self.inbox.arrived.notified() => {}
@@ -348,21 +364,37 @@ impl Driver {
         }
     }
 
-    fn drain(&mut self, inbox: &Arc<dyn CompletionSink>) -> Turn {
-        let mut turn = Turn::Continue;
+    /// Does what was asked for, and gathers what was said of the end.
+    fn drain(&mut self, inbox: &Arc<dyn CompletionSink>) -> Said {
+        let mut said = Said::default();
         while let Some(output) = self.machine.poll_output() {
             match output {
                 Output::Submit { bookie, mut requests } => {
                     self.core.transport.submit(&bookie, &mut requests, inbox)
                 }
                 Output::Record(request) => {
-                    let mut exchange = RecordExchange::new(self.core.clone(), self.ledger);
-                    self.question = Some(Box::pin(async move { exchange.ask(request).await }));
+                    let (core, ledger) = (self.core.clone(), self.ledger);
+                    // Before the record names other bookies or an end, the ledger is marked for what those before lack:
+                    // after it nobody would look.
+                    let unmarked = match &request {
+                        RecordRequest::Write { .. } => self.unmarked(),
+                        RecordRequest::Read => None,
+                    };
+                    self.question = Some(Box::pin(async move {
+                        let marked = match unmarked {
+                            Some(shortfalls) => mark(&core, ledger, shortfalls).await,
+                            None => None,
+                        };
+                        let answer = RecordExchange::new(core, ledger).ask(request).await;
+                        (marked, answer)
+                    }));
                 }
                 Output::Confirmed { through } => {
                     // Readers first: who hears of an entry may read it.
                     self.lac.set(Some(through));
-                    self.sink.confirmed(self.ledger, through);
+                    if let Some(sink) = &self.sink {
+                        sink.confirmed(self.ledger, through);
+                    }
                 }
                 Output::EnsembleChanged { key, members } => {
                     let members: Vec<_> = members.iter().map(BookieId::as_str).collect();
@@ -372,23 +404,57 @@ impl Driver {
                     tracing::warn!(ledger = %self.ledger, "takes no more entries: {error}");
                     // Appends are refused before anybody hears of the end.
                     self.inbox.refuse(error.clone());
-                    self.sink.failed(self.ledger, error);
+                    said.failed = Some(error);
                 }
                 Output::Closed(result) => {
                     match &result {
                         Ok(end) => tracing::debug!(ledger = %self.ledger, ?end, "closed"),
                         Err(error) => tracing::warn!(ledger = %self.ledger, "not closed: {error}"),
                     }
-                    if is_final(&result) {
-                        turn = Turn::End;
-                    }
-                    self.publish();
-                    self.closed.send_replace(Some(result));
+                    said.closed = Some(result);
                 }
             }
         }
         self.publish();
-        turn
+        said
+    }
+
+    /// Tells of the end in this order: the mark is there before anybody looks for it, and who waits for the close finds
+    /// that the sink was told.
+    async fn settle(&mut self, Said { failed, closed }: Said) -> ControlFlow<()> {
+        let ends = closed.as_ref().is_some_and(is_final);
+        if failed.is_some() || ends {
+            self.mark().await;
+            self.lac.end_writer();
+        }
+        if let Some(error) = failed
+            && let Some(sink) = self.sink.take()
+        {
+            sink.failed(self.ledger, error);
+        }
+        if let Some(result) = closed {
+            self.closed.send_replace(Some(result));
+        }
+        if ends {
+            self.sink = None;
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// The shortfalls, if the ledger is not marked for all of them.
+    fn unmarked(&self) -> Option<Vec<Shortfall>> {
+        let shortfalls = self.machine.shortfalls();
+        (shortfalls != self.marked).then(|| shortfalls.to_vec())
+    }
+
+    /// Marks the ledger for what was confirmed and may lack a copy.
+    async fn mark(&mut self) {
+        if let Some(shortfalls) = self.unmarked()
+            && let Some(marked) = mark(&self.core, self.ledger, shortfalls).await
+        {
+            self.marked = marked;
+        }
     }
 
     /// Tells the handle how things are, if that changed.
@@ -401,8 +467,20 @@ impl Driver {
     }
 }
 
+/// Marks a ledger, and returns what it is marked for; none if the store does not let it, which is tried again when the
+/// record is next written and at the end.
+async fn mark(core: &Core, ledger: LedgerId, shortfalls: Vec<Shortfall>) -> Option<Vec<Shortfall>> {
+    match marks::add(core, ledger, &shortfalls).await {
+        Ok(()) => Some(shortfalls),
+        Err(error) => {
+            tracing::warn!(%ledger, ?shortfalls, "not marked as under-replicated: {error}");
+            None
+        }
+    }
+}
+
 /// Completes with the answer to the question; never, if there is none. Dropping it leaves the question under way.
-async fn answer_to(question: &mut Option<Question>) -> RecordAnswer {
+async fn answer_to(question: &mut Option<Question>) -> (Option<Vec<Shortfall>>, RecordAnswer) {
     match question {
         Some(question) => question.await,
         None => std::future::pending().await,
@@ -420,13 +498,23 @@ async fn change_of(bookies: &mut Option<watch::Receiver<Arc<[RegisteredBookie]>>
     std::future::pending().await
 }
 
-/// Tells the handle that the task is gone, also when a runtime that shuts down or a panic took it.
+/// Tells the handle, the readers and the sink that the task is gone, also when a runtime that shuts down or a panic
+/// took it.
 impl Drop for Driver {
     fn drop(&mut self) {
-        let mut state = self.inbox.state.lock();
-        if let Intake::Open = state.intake {
-            state.intake = Intake::Refused(Error::Stopped { ledger: self.ledger });
+        let stopped = Error::Stopped { ledger: self.ledger };
+        {
+            let mut state = self.inbox.state.lock();
+            if let Intake::Open = state.intake {
+                state.intake = Intake::Refused(stopped.clone());
+            }
+            state.appends = Vec::new();
         }
-        state.appends = Vec::new();
+        self.lac.end_writer();
+        if let Some(sink) = self.sink.take() {
+            // A sink that has just panicked may do so again, which here would end the process.
+            let told = catch_unwind(AssertUnwindSafe(|| sink.failed(self.ledger, stopped)));
+            drop(told);
+        }
     }
 }

@@ -66,6 +66,14 @@ pub enum Error {
         /// How often.
         changes: u64,
     },
+    /// A bookie has dropped the ledger, which it does only after its record was deleted.
+    #[error("bookie {bookie} has dropped ledger {ledger}; it was deleted while it was written")]
+    Dropped {
+        /// The ledger.
+        ledger: LedgerId,
+        /// The bookie that said so.
+        bookie: BookieId,
+    },
     /// The record is gone, damaged or does not allow what the writer must write; it was left alone.
     #[error("the record of ledger {ledger} is of no use to its writer: {reason}")]
     Record {
@@ -89,6 +97,7 @@ impl Error {
         match self {
             Self::Unauthorized { .. } | Self::Record { .. } => Advice::GiveUp,
             Self::Fenced { .. }
+            | Self::Dropped { .. }
             | Self::Closed { .. }
             | Self::ClosedElsewhere(_)
             | Self::QuorumLost { .. }

@@ -37,11 +37,12 @@ use bytes::Bytes;
 use super::adds::{Adds, LAC_ID, PROBE_ID, Progress};
 use super::bookies::{Bookies, Standing};
 use super::record::Record;
-use super::{CloseError, Error, Failure, Limits, Shortfall, WriterStats};
+use super::{CloseError, Error, Failure, Limits, WriterStats};
 use crate::id::{BookieId, EntryId, LedgerId};
 use crate::metadata::{LedgerEnd, LedgerMetadata, RecordAnswer, RecordRequest, Version};
 use crate::quorum::Slot;
 use crate::registry::RegisteredBookie;
+use crate::shortfall::Shortfall;
 use crate::time::Time;
 use crate::transport::{BookieError, Request, RequestBody, Response, ResponseBody};
 
@@ -344,6 +345,11 @@ impl Machine {
             Err(BookieError::Unauthorized) => {
                 let (ledger, bookie) = (self.ledger, response.bookie);
                 self.fail(Error::Unauthorized { ledger, bookie });
+            }
+            // An add makes a ledger that the bookie has never seen: one that is refused so was deleted and dropped there.
+            Err(BookieError::NoSuchLedger) => {
+                let (ledger, bookie) = (self.ledger, response.bookie);
+                self.fail(Error::Dropped { ledger, bookie });
             }
             Err(error) => self.lose(answered.slot, error.into()),
         }

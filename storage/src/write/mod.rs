@@ -14,8 +14,6 @@ mod testing;
 
 use std::time::Duration;
 
-use crate::id::{BookieId, EntryId};
-
 #[cfg(feature = "io")]
 pub use driver::AppendSink;
 #[cfg(feature = "io")]
@@ -46,33 +44,8 @@ pub struct WriterStats {
     /// How often the ensemble changed.
     pub ensemble_changes: u64,
     /// How many entries were confirmed and are held by fewer than WQ bookies: a member was lost before it had
-    /// answered. Such an entry stays so until it is copied; [`Shortfall`] says where to look.
+    /// answered. Such an entry stays so until it is copied; [`Shortfall`](crate::Shortfall) says where to look.
     pub entries_below_write_quorum: u64,
     /// How many slots of the present ensemble have lost their member without anybody to take its place.
     pub lost_members: usize,
-}
-
-/// Entries of which a bookie named in the record may have no copy, though each has its ack quorum elsewhere.
-///
-/// A check of samples does not find them, so whoever repairs the ledger must check all of these.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Shortfall {
-    /// The bookie.
-    pub bookie: BookieId,
-    /// The first entry that it may lack.
-    pub first: EntryId,
-    /// The last one. Some in between it may hold.
-    pub last: EntryId,
-}
-
-impl Shortfall {
-    /// Adds an entry to the range of its bookie. There are never more ranges than bookies in the record.
-    fn note(shortfalls: &mut Vec<Self>, bookie: &BookieId, entry: EntryId) {
-        match shortfalls.iter_mut().find(|found| found.bookie == *bookie) {
-            Some(found) => {
-                (found.first, found.last) = (found.first.min(entry), found.last.max(entry));
-            }
-            None => shortfalls.push(Self { bookie: bookie.clone(), first: entry, last: entry }),
-        }
-    }
 }

@@ -33,6 +33,7 @@ pub(super) struct Record {
     doubt: Option<Version>,
     /// No older version is believed: a store may answer a read with a value that has been replaced.
     least: Version,
+    sight: Sight,
     /// Why there was no answer to the last reads, and to how many in a row.
     unanswered: Option<(u32, Arc<str>)>,
     rights: Rights,
@@ -48,6 +49,14 @@ enum Phase {
     Pausing {
         until: Time,
     },
+}
+
+/// What the last answer said of there being a record. A store may answer a read with what was there earlier, also
+/// with nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Sight {
+    Found,
+    Lost,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -73,8 +82,16 @@ pub(super) enum Learnt {
 
 impl Record {
     pub(super) const fn new(newest: Arc<LedgerMetadata>, version: Version) -> Self {
-        let (phase, rights) = (Phase::Settled, Rights::Write);
-        Self { newest, version, phase, doubt: None, least: version, unanswered: None, rights }
+        Self {
+            newest,
+            version,
+            phase: Phase::Settled,
+            doubt: None,
+            least: version,
+            sight: Sight::Found,
+            unanswered: None,
+            rights: Rights::Write,
+        }
     }
 
     pub(super) const fn newest(&self) -> &Arc<LedgerMetadata> {
@@ -145,6 +162,12 @@ impl Record {
                 self.ask(RecordRequest::Read);
                 Learnt::Unsettled
             }
+            // A write that finds no record is believed, and so is the second read in a row.
+            (RecordRequest::Read, RecordAnswer::Missing) if self.sight == Sight::Found => {
+                self.sight = Sight::Lost;
+                self.phase = Phase::Pausing { until: now + PAUSE };
+                Learnt::Unsettled
+            }
             (_, RecordAnswer::Missing) => {
                 self.phase = Phase::Settled;
                 Learnt::Missing
@@ -201,7 +224,7 @@ impl Record {
 
     fn adopt(&mut self, record: Arc<LedgerMetadata>, version: Version) -> Learnt {
         (self.newest, self.version, self.unanswered) = (record, version, None);
-        self.least = version;
+        (self.least, self.sight) = (version, Sight::Found);
         // The write without answer still finds the version it expects. It must not land after what is decided now:
         // the change it carries would make entries acknowledged meanwhile ones of an ensemble that lacks them.
         if self.doubt == Some(version) && self.rights == Rights::Write {

@@ -1,9 +1,10 @@
 //! The rules of ledger safety that a writer keeps, by their numbers, and what happens without them.
 
 use super::super::testing::{Bench, LEDGER, Said, at, end};
-use super::super::{CloseError, ClosedElsewhere, Error, Failure, Shortfall};
+use super::super::{CloseError, ClosedElsewhere, Error, Failure};
 use crate::id::{EntryId, Instance};
 use crate::metadata::{LedgerEnd, LedgerState, RecordAnswer, RecordRequest, Version};
+use crate::shortfall::Shortfall;
 use crate::transport::{BookieError, RequestBody, Response, ResponseBody};
 use Said::{Changed, Closed, Confirmed, Failed};
 

@@ -187,6 +187,7 @@ impl Machine {
             password: Password::from("secret"),
             request_timeout: Duration::from_secs(5),
             entries_in_flight_max: usize::from(bounds.entries),
+            start: RecoveryStart::LastAddConfirmed,
         };
         Self::Recovery(Box::new(recover::Machine::new(config, bookies)))
     }

@@ -64,3 +64,30 @@ async fn a_ledger_in_limbo_is_told_of_but_never_denied() {
     assert_eq!(one.ask(add(1, AddKind::Recovery)).await, ADDED);
     assert_eq!(one.ask(read(1)).await, found(1));
 }
+
+/// Both find a bookie that has never seen the ledger, where a second record of it would be one without the fence.
+#[test]
+fn c5_a_fence_and_the_first_add_at_the_same_time_agree_which_came_first() {
+    for _ in 0..500 {
+        let (bookies, start) = (MemoryBookies::new([b1()]), std::sync::Barrier::new(2));
+        let ask = |body: RequestBody| {
+            let answers = Arc::new(Mailbox::<Response>::new());
+            let sink: Arc<dyn CompletionSink> = answers.clone();
+            let mut batch = vec![Request { id: RequestId(0), ledger: LEDGER, body }];
+            start.wait();
+            bookies.submit(&b1(), &mut batch, &sink);
+            let mut taken = Vec::new();
+            answers.take_into(&mut taken);
+            taken.remove(0).result
+        };
+        let (added, found) = std::thread::scope(|scope| {
+            let adding = scope.spawn(|| ask(add(0, AddKind::Normal)));
+            let found = ask(RequestBody::Read { entry: EntryId(0), fence: Some(key()) });
+            (adding.join().expect("no panic"), found)
+        });
+        match found {
+            Ok(_) => assert_eq!(added, Ok(ResponseBody::Added)),
+            Err(_) => assert_eq!(added, Err(BookieError::Fenced)),
+        }
+    }
+}

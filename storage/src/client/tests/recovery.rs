@@ -7,7 +7,7 @@ use crate::recover::{self, Progress};
 use crate::registry::RegisteredBookie;
 
 /// Everything from the first to the last entry of a ledger.
-async fn contents(reader: &LedgerReader) -> Vec<Bytes> {
+pub(super) async fn contents(reader: &LedgerReader) -> Vec<Bytes> {
     match reader.last_add_confirmed() {
         None => Vec::new(),
         Some(last) => {
@@ -18,12 +18,12 @@ async fn contents(reader: &LedgerReader) -> Vec<Bytes> {
 }
 
 impl Cluster {
-    async fn recover(&self, ledger: LedgerId) -> Result<LedgerReader, recover::Error> {
+    pub(super) async fn recover(&self, ledger: LedgerId) -> Result<LedgerReader, recover::Error> {
         self.client.recover(ledger, &options().password).await
     }
 
     /// A ledger with `count` entries that all bookies have and nobody has confirmed; its writer is gone.
-    async fn abandoned(&self, count: usize) -> LedgerId {
+    pub(super) async fn abandoned(&self, count: usize) -> LedgerId {
         let (writer, _told) = self.create().await;
         self.inject(Fault::LoseResponses);
         writer.append(payloads(count)).expect("an open ledger");
@@ -211,11 +211,7 @@ async fn a_failed_member_is_replaced_in_the_closing_record_alone() {
 async fn a5_a_wiped_bookie_cannot_end_a_ledger() {
     for wiped in 1..=3 {
         let cluster = Cluster::new();
-        let (sink, mut told) = mpsc::unbounded_channel();
-        let sizes = QuorumSizes::new(3, 3, 3).expect("valid sizes");
-        let options = LedgerOptions { sizes, ..options() };
-        let created = cluster.client.create(options, Arc::new(Sink(sink))).await;
-        let writer = created.expect("three bookies");
+        let (writer, mut told) = cluster.create_with((3, 3, 3)).await;
         writer.append(payloads(10)).expect("an open ledger");
         while told.recv().await != Some(Told::Confirmed(9)) {}
         let ledger = writer.id();
@@ -268,13 +264,10 @@ async fn a_bookie_in_limbo_gives_what_it_has_and_denies_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn lost_answers_to_the_mark_and_to_the_close_are_recognised() {
-    let inner = Arc::new(MemoryMetadataStore::new());
-    let lossy = Arc::new(LossyStore { inner: inner.clone(), answers_to_lose: Mutex::new(0) });
-    let cluster = Cluster::on(inner, lossy.clone());
+    let cluster = Cluster::new();
     let ledger = cluster.written(2).await.id();
-    *lossy.answers_to_lose.lock() = 2;
+    cluster.store.inject(StoreFault::LoseReply, 2);
     let reader = cluster.recover(ledger).await.expect("the writes came through");
-    assert_eq!(*lossy.answers_to_lose.lock(), 0);
     assert_eq!(reader.last_add_confirmed(), Some(EntryId(1)));
 }
 

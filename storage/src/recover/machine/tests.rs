@@ -97,14 +97,26 @@ struct Recovery {
     outcome: Option<Result<Recovered, Error>>,
 }
 
+fn config() -> Config {
+    Config {
+        ledger: LEDGER,
+        password: password(),
+        request_timeout: REQUEST_TIMEOUT,
+        entries_in_flight_max: 1,
+        start: RecoveryStart::LastAddConfirmed,
+    }
+}
+
 impl Recovery {
     fn new(entries_in_flight_max: usize, registry: &[RegisteredBookie]) -> Self {
-        let config = Config {
-            ledger: LEDGER,
-            password: password(),
-            request_timeout: REQUEST_TIMEOUT,
-            entries_in_flight_max,
-        };
+        Self::with(Config { entries_in_flight_max, ..config() }, registry)
+    }
+
+    fn starting(start: RecoveryStart) -> Self {
+        Self::with(Config { start, ..config() }, &[])
+    }
+
+    fn with(config: Config, registry: &[RegisteredBookie]) -> Self {
         let mut recovery = Self {
             machine: Machine::new(config, registry.into()),
             now: at(0),
@@ -257,6 +269,13 @@ impl Recovery {
     fn wake(&mut self) {
         self.now = self.machine.wake_at().expect("somebody is waited for");
         self.handle(Input::Wake);
+    }
+
+    /// Lets the pause before the next question pass, if there is one.
+    fn wait_to_ask(&mut self) {
+        if self.asked.is_none() {
+            self.wake();
+        }
     }
 
     fn error(&self) -> &Error {

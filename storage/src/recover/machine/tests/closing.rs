@@ -92,6 +92,7 @@ fn a_last_entry_that_nobody_can_read_does_not_keep_the_ledger_open() {
     };
     let length = LengthIs::LowerBound;
     assert_eq!(recovered.closed_by, ClosedBy::ThisRecovery { length });
+    assert_eq!(recovered.record.length_is(), length, "the record says so to whoever reads it");
 }
 
 #[test]
@@ -148,6 +149,8 @@ fn a_close_whose_answer_was_lost_is_recognised_or_repeated_with_the_same_end() {
 fn a_record_that_has_gone_or_left_recovery_ends_it_without_a_write() {
     let mut recovery = about_to_close();
     recovery.record(RecordAnswer::Missing);
+    assert_eq!(recovery.asked, Some(RecordRequest::Read), "it was there a moment ago");
+    recovery.record(RecordAnswer::Missing);
     assert_eq!(*recovery.error(), Error::NoSuchLedger { ledger: LEDGER });
     let grown = open(3, 2, &[(0, "b1 b2 b3"), (5, "b1 b2 b4")]);
     for strange in [three(), in_recovery(&grown)] {
@@ -164,6 +167,7 @@ fn a_record_that_has_gone_or_left_recovery_ends_it_without_a_write() {
 fn d5_a_store_that_fails_at_the_end_is_said_once_and_nothing_is_asked_after() {
     let mut recovery = about_to_close();
     while recovery.outcome.is_none() {
+        recovery.wait_to_ask();
         recovery.record(RecordAnswer::Unknown("gone".into()));
     }
     assert!(matches!(recovery.error(), Error::Metadata { .. }));
