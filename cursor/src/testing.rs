@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use georepl_storage::fault::FaultTransport;
+use georepl_storage::fault::{FaultStore, FaultTransport};
 use georepl_storage::{
     BookieId, ClientConfig, Expected, LedgerClient, LedgerId, MemoryBookieRegistry, MemoryBookies,
     MemoryMetadataStore, MetadataError, MetadataStore, Version, Versioned,
@@ -21,6 +21,8 @@ pub(crate) struct Region {
     pub(crate) memory: Arc<MemoryBookies>,
     pub(crate) faults: Arc<FaultTransport>,
     pub(crate) store: Arc<SilentStore>,
+    /// The way of ledgers, not of topics, to the store.
+    pub(crate) ledger_store: Arc<FaultStore>,
     pub(crate) client: LedgerClient,
 }
 
@@ -32,8 +34,9 @@ impl Region {
         let store = Arc::new(SilentStore::default());
         let registry = Arc::new(MemoryBookieRegistry::new(bookies.clone()));
         let config = ClientConfig::default();
-        let client = LedgerClient::new(faults.clone(), store.clone(), registry, config);
-        Self { bookies, memory, faults, store, client }
+        let ledger_store = Arc::new(FaultStore::new(store.clone()));
+        let client = LedgerClient::new(faults.clone(), ledger_store.clone(), registry, config);
+        Self { bookies, memory, faults, store, ledger_store, client }
     }
 
     /// How many entries of the ledger that was created last all bookies have.

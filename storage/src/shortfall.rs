@@ -60,7 +60,8 @@ impl Shortfall {
 
     /// The list from its stored form; none if it is damaged or of an unknown kind.
     pub(crate) fn decode(stored: &[u8]) -> Option<Vec<Self>> {
-        let mut lines = std::str::from_utf8(stored).ok()?.lines();
+        // The last line too has its end, or it may have been cut.
+        let mut lines = std::str::from_utf8(stored).ok()?.strip_suffix('\n')?.split('\n');
         if lines.next() != Some(HEADER) {
             return None;
         }

@@ -1,5 +1,7 @@
-use georepl_storage::fault::{Fault, ReleaseOrder};
-use georepl_storage::{Advice, BookieError, Password};
+use georepl_storage::fault::{Fault, ReleaseOrder, StoreFault};
+use georepl_storage::{
+    Advice, BookieError, Password, decode_metadata, encode_metadata, ledger_key,
+};
 
 use super::*;
 use crate::testing::{NAME, Region, Silence, append, payloads};
@@ -69,11 +71,13 @@ async fn failed_ledger_fails_appends_in_order_and_refuses_later_ones() {
     for batch in batches {
         outcomes.push(batch.await.unwrap_err().outcome_known());
     }
-    // The ledger had room for three entries: the last batch was never sent.
+    // No ledger had room for more than four entries: the last batch was never sent.
     assert_eq!(outcomes, [false, false, true]);
     let refused = topic.append("x".into()).await.unwrap_err();
     assert!(matches!(refused, AppendError::Refused(Refusal::WriteFailed { .. })), "{refused}");
     assert_eq!(topic.end(), Offset::new(1));
+    let listed = stored_record(&region).await.ledgers.len();
+    assert_eq!(listed, 4, "three more ledgers failed with nothing confirmed");
 
     for bookie in &region.bookies {
         region.faults.heal(bookie);
@@ -343,4 +347,179 @@ async fn topic_whose_store_keeps_silent_is_not_opened_for_ever() {
     assert_eq!(error.advice(), Advice::Retry, "{error}");
     region.store.make_late().await.unwrap();
     assert_eq!(append(&region.topic().await, 1).await.len(), 1, "what it lists is there");
+}
+
+async fn contents(topic: &ManagedLedger) -> Vec<Bytes> {
+    let entries = topic.read(Offset::ZERO, topic.end(), u64::MAX).await.unwrap();
+    entries.into_iter().map(|entry| entry.payload).collect()
+}
+
+/// Two of three bookies let requests go astray until the ledger is given up.
+#[tokio::test(start_paused = true)]
+async fn topic_goes_on_in_another_ledger_when_its_own_has_lost_its_quorum() {
+    let region = Region::new();
+    let topic = region.topic().await;
+    let first = append(&topic, 1).await[0];
+    for bookie in &region.bookies[1..] {
+        region.faults.inject(bookie, Fault::LoseRequests);
+    }
+    let mut batches = Vec::new();
+    for _ in 0..3 {
+        let permit = topic.reserve(100).await.unwrap();
+        batches.push(topic.append_batch(permit, payloads(2)));
+    }
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    for bookie in &region.bookies {
+        region.faults.heal(bookie);
+    }
+    let mut positions = vec![first];
+    for batch in batches {
+        positions.extend(batch.await.unwrap());
+    }
+    assert_eq!(topic.refusal(), None);
+    assert!(positions.is_sorted());
+    assert!(positions[1].ledger > first.ledger, "what was not confirmed is in another ledger");
+    let expected = [payloads(1), payloads(2), payloads(2), payloads(2)].concat();
+    assert_eq!(contents(&topic).await, expected, "in order, and each once");
+    let last = append(&topic, 1).await[0];
+    assert_eq!(topic.offset_of(last), Some(Offset::new(7)));
+
+    drop(topic);
+    let again = region.topic().await;
+    assert_eq!(contents(&again).await, [expected, payloads(1)].concat());
+}
+
+/// All bookies have what was sent, and say so to nobody; then the writer cannot close its ledger, because the store
+/// shows it no record. The recovery finds two entries.
+#[tokio::test(start_paused = true)]
+async fn entries_that_a_recovery_finds_are_confirmed_and_the_others_are_sent_again() {
+    let region = Region::new();
+    let topic = region.topic().await;
+    let first = append(&topic, 1).await[0];
+    for bookie in &region.bookies {
+        region.faults.inject(bookie, Fault::LoseResponses);
+    }
+    let permit = topic.reserve(100).await.unwrap();
+    let stored = topic.append_batch(permit, payloads(2));
+    while region.entries_of_last_ledger() < 3 {
+        tokio::task::yield_now().await;
+    }
+    for bookie in &region.bookies {
+        region.faults.inject(bookie, Fault::LoseRequests);
+    }
+    let permit = topic.reserve(100).await.unwrap();
+    let unsent = topic.append_batch(permit, payloads(3));
+    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    for bookie in &region.bookies {
+        region.faults.heal(bookie);
+    }
+    region.ledger_store.inject(StoreFault::LandLate, 1);
+    region.ledger_store.inject(StoreFault::StaleRead, 2);
+    let (stored, unsent) = (stored.await.unwrap(), unsent.await.unwrap());
+    region.ledger_store.drop_late();
+    assert!(stored.iter().all(|position| position.ledger == first.ledger), "{stored:?}");
+    assert!(unsent.iter().all(|position| position.ledger > first.ledger), "{unsent:?}");
+    let expected = [payloads(1), payloads(2), payloads(3)].concat();
+    assert_eq!(contents(&topic).await, expected, "each once");
+    drop(topic);
+    assert_eq!(contents(&region.topic().await).await, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn close_waits_for_the_ledger_that_takes_the_place_of_a_failed_one() {
+    let region = Region::new();
+    let topic = region.topic().await;
+    append(&topic, 1).await;
+    for bookie in &region.bookies[1..] {
+        region.faults.inject(bookie, Fault::LoseRequests);
+    }
+    let permit = topic.reserve(100).await.unwrap();
+    let batch = topic.append_batch(permit, payloads(2));
+    let healing = async {
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        region.bookies.iter().for_each(|bookie| region.faults.heal(bookie));
+    };
+    let (closed, positions, ()) = tokio::join!(topic.close(), batch, healing);
+    assert_eq!((closed, positions.unwrap().len()), (Ok(()), 2));
+    assert_eq!(region.topic().await.end(), Offset::new(3));
+}
+
+/// Somebody else has closed the topic's ledger behind its first entry.
+async fn cut(region: &Region, ledger: LedgerId) {
+    let key = ledger_key(ledger);
+    let stored = region.store.get(&key).await.unwrap().unwrap();
+    let cut = decode_metadata(&stored.value).unwrap().closed(Some(EntryId(0)), 7).unwrap();
+    let expected = Expected::Version(stored.version);
+    region.store.put(&key, encode_metadata(&cut), expected).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn fenced_topic_names_the_ledger_and_the_entries_that_were_cut() {
+    let region = Region::new();
+    let topic = region.topic().await;
+    let ledger = append(&topic, 3).await[0].ledger;
+    cut(&region, ledger).await;
+    region.faults.inject(&region.bookies[0], Fault::Answer(BookieError::Fenced));
+    let permit = topic.reserve(10).await.unwrap();
+    // Two of three bookies are not fenced and may acknowledge it first.
+    let _ = topic.append_batch(permit, vec!["late".into()]).await;
+    while topic.refusal().is_none() {
+        tokio::task::yield_now().await;
+    }
+    let last = topic.end().get() - 1;
+    let error = topic.close().await.unwrap_err();
+    let CloseError::Lost { elsewhere, .. } = &error else { panic!("entries are lost: {error}") };
+    assert_eq!(elsewhere.lost(), Some(EntryId(1)..=EntryId(last)));
+    let said = error.to_string();
+    let expected = format!("entries 1 to {last}, which were acknowledged, are lost");
+    for part in [NAME, &format!("ledger {ledger}"), &expected] {
+        assert!(said.contains(part), "{said}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn rollover_that_meets_a_cut_ledger_refuses_by_name() {
+    let region = Region::new();
+    let topic = region.topic().await;
+    let ledger = append(&topic, 3).await[0].ledger;
+    cut(&region, ledger).await;
+    append(&topic, 1).await;
+    while topic.refusal().is_none() {
+        tokio::task::yield_now().await;
+    }
+    let refusal = topic.refusal().unwrap();
+    let Refusal::Lost { elsewhere, .. } = &refusal else { panic!("entries are lost: {refusal}") };
+    assert_eq!((elsewhere.ledger, elsewhere.lost()), (ledger, Some(EntryId(1)..=EntryId(3))));
+    assert!(refusal.to_string().contains(NAME), "{refusal}");
+    assert!(matches!(topic.close().await, Err(CloseError::Lost { .. })));
+}
+
+#[tokio::test(start_paused = true)]
+async fn d9_the_byte_budget_is_whole_again_however_appends_end() {
+    let region = Region::new();
+    let topic = region.topic().await;
+    let whole = topic.0.budget.available_permits();
+    append(&topic, 2).await;
+    drop(topic.reserve(100).await.unwrap());
+    let permit = topic.reserve(1).await.unwrap();
+    assert!(topic.append_batch(permit, payloads(1)).await.is_err(), "larger than its permit");
+    let permit = topic.reserve(100).await.unwrap();
+    assert_eq!(topic.append_batch(permit, Vec::new()).await, Ok(Vec::new()));
+    assert_eq!(topic.0.budget.available_permits(), whole);
+    // Whoever waits leaves, and the entries are appended all the same.
+    let permit = topic.reserve(100).await.unwrap();
+    drop(topic.append_batch(permit, payloads(5)));
+    while topic.end() < Offset::new(7) {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(topic.0.budget.available_permits(), whole);
+
+    for bookie in &region.bookies[1..] {
+        region.faults.inject(bookie, Fault::Answer(BookieError::Io));
+    }
+    let permit = topic.reserve(100).await.unwrap();
+    let late = topic.reserve(100).await.unwrap();
+    topic.append_batch(permit, payloads(9)).await.unwrap_err();
+    assert!(topic.append_batch(late, payloads(1)).await.is_err());
+    assert_eq!(topic.0.budget.available_permits(), whole);
 }

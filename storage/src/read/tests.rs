@@ -323,6 +323,9 @@ async fn a_reader_that_outlives_its_writer_reads_what_a_recovery_found() {
     append_unheard(&cluster, &writer).await;
     let wait = waiting(&reader).await;
     drop(writer);
+    while !reader.lac.has_writer_ended() {
+        tokio::task::yield_now().await;
+    }
     cluster.client.recover(ledger, &Password::default()).await.expect("all bookies are up");
     let beyond = reader.read(EntryId(0), EntryId(2)).await.map(|entries| entries.len());
     assert_eq!(beyond, Ok(3), "the record is looked at, as nobody else says what is confirmed");
@@ -350,6 +353,9 @@ async fn a_reader_of_a_fenced_writer_learns_where_others_closed_the_ledger() {
 async fn d7_an_answer_after_the_end_of_its_read_harms_nobody() {
     let cluster = Cluster::new();
     let (_writer, reader) = cluster.written_and_read(3).await;
+    // The LAC has been told by itself, so that nothing but reads is under way.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    reader.read_last_add_confirmed().await.expect("all bookies are up");
     let first = reader.metadata().ensemble_of(EntryId(0))[0].clone();
     for late in [Fault::HoldResponses, Fault::HoldRequests] {
         cluster.transport.inject(&first, late);
