@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use georepl_storage::{
     BookieError, EntryId, LedgerMetadata, LedgerState, Password, RecordAnswer, RecordRequest,
-    RegisteredBookie, Request, RequestBody, Response, Time, Version,
+    RecoveryStart, RegisteredBookie, Request, RequestBody, Response, Time, Version,
 };
 use georepl_storage::{recover, write};
 use georepl_tests::shared::{Memo, Shared};
