@@ -2,6 +2,7 @@ use super::*;
 use crate::bookie::conformance::{
     ADDED, Kind, LEDGER, One, add, b1, conformance, found, key, read,
 };
+use crate::mailbox::Mailbox;
 use crate::transport::AddKind;
 
 conformance!(Memory::new());
@@ -80,12 +81,12 @@ fn c5_a_fence_and_the_first_add_at_the_same_time_agree_which_came_first() {
             answers.take_into(&mut taken);
             taken.remove(0).result
         };
-        let (added, found) = std::thread::scope(|scope| {
+        let (added, seen) = std::thread::scope(|scope| {
             let adding = scope.spawn(|| ask(add(0, AddKind::Normal)));
-            let found = ask(RequestBody::Read { entry: EntryId(0), fence: Some(key()) });
-            (adding.join().expect("no panic"), found)
+            let seen = ask(RequestBody::Read { entry: EntryId(0), fence: Some(key("")) });
+            (adding.join().expect("no panic"), seen)
         });
-        match found {
+        match seen {
             Ok(_) => assert_eq!(added, Ok(ResponseBody::Added)),
             Err(_) => assert_eq!(added, Err(BookieError::Fenced)),
         }
