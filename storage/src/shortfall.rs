@@ -7,6 +7,7 @@
 //! FIRST LAST BOOKIE
 //! ```
 
+#[cfg(feature = "io")]
 use bytes::Bytes;
 
 use crate::id::{BookieId, EntryId};
@@ -15,6 +16,7 @@ use crate::id::{BookieId, EntryId};
 /// At a hundred bytes each it fits well into what a metadata store takes as one value.
 pub(crate) const SHORTFALLS_MAX: usize = 1_000;
 
+#[cfg(feature = "io")]
 const HEADER: &str = "georepl-shortfalls 1";
 
 /// Entries of which a bookie named in the record may have no copy, though each has its ack quorum elsewhere.
@@ -50,6 +52,7 @@ impl Shortfall {
     }
 
     /// The list as it is stored.
+    #[cfg(feature = "io")]
     pub(crate) fn encode(shortfalls: &[Self]) -> Bytes {
         let mut text = format!("{HEADER}\n");
         for Self { bookie, first, last } in shortfalls {
@@ -59,6 +62,7 @@ impl Shortfall {
     }
 
     /// The list from its stored form; none if it is damaged or of an unknown kind.
+    #[cfg(feature = "io")]
     pub(crate) fn decode(stored: &[u8]) -> Option<Vec<Self>> {
         // The last line too has its end, or it may have been cut.
         let mut lines = std::str::from_utf8(stored).ok()?.strip_suffix('\n')?.split('\n');
@@ -80,7 +84,7 @@ impl Shortfall {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "io"))]
 mod tests {
     use proptest::prelude::*;
 
