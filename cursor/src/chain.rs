@@ -12,7 +12,7 @@
 
 use georepl_storage::{EntryId, LedgerId};
 
-use crate::position::{Offset, Position};
+use crate::position::{Offset, Place, Position};
 
 /// What is known of one ledger of a topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -60,11 +60,38 @@ pub struct Segment {
     pub last: EntryId,
 }
 
+/// Where a stored place lies in the topic as it is now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Located {
+    /// Here.
+    At(Offset),
+    /// Before the first ledger, which is here: what lies between was deleted.
+    Trimmed(Offset),
+    /// Behind the last entry, which is here: the topic has lost entries, or never had them.
+    Beyond(Offset),
+}
+
+impl Located {
+    /// The nearest place that the topic has.
+    pub const fn offset(self) -> Offset {
+        match self {
+            Self::At(offset) | Self::Trimmed(offset) | Self::Beyond(offset) => offset,
+        }
+    }
+
+    /// Whether it was deleted from the topic.
+    pub const fn is_trimmed(self) -> bool {
+        matches!(self, Self::Trimmed(_))
+    }
+}
+
 /// The ordered ledgers of a topic. At most the last one is open.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chain {
     links: Vec<Link>,
     bytes: u64,
+    /// Where the ledgers that were taken out ended.
+    trimmed: Offset,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,9 +160,27 @@ impl Chain {
         self.open_link().info.state = LedgerState::Closed;
     }
 
+    /// The place of the first entry that was not deleted.
+    pub fn start(&self) -> Offset {
+        self.links.first().map_or(self.trimmed, |link| link.base)
+    }
+
+    /// Takes the oldest ledgers out, up to and without `first`. Places stay what they were.
+    ///
+    /// # Panics
+    /// When the chain does not have `first`.
+    pub fn trim(&mut self, first: LedgerId) {
+        let at = self.links.binary_search_by_key(&first, |link| link.info.ledger);
+        let at = at.expect("a ledger of the chain stays");
+        for link in self.links.drain(..at) {
+            self.bytes -= link.info.bytes;
+            self.trimmed = link.end();
+        }
+    }
+
     /// The place behind the last confirmed entry: the number of entries.
     pub fn end(&self) -> Offset {
-        self.links.last().map_or(Offset::ZERO, Link::end)
+        self.links.last().map_or(self.trimmed, Link::end)
     }
 
     /// Bytes of payload in all entries.
@@ -156,15 +201,44 @@ impl Chain {
         (entry < link.info.entries).then(|| link.base.plus(entry))
     }
 
-    /// The position of the entry at an offset; none at and beyond the end.
+    /// The position of the entry at an offset; none before the first entry, and none at and beyond
+    /// the end.
     pub fn position_of(&self, offset: Offset) -> Option<Position> {
+        if offset < self.start() {
+            return None;
+        }
         let link = self.links.get(self.index_of(offset))?;
         Some(Position::new(link.info.ledger, EntryId(offset.since(link.base))))
     }
 
+    /// The place at an offset, as it is stored: behind the entry before it, or before the first
+    /// entry of the first ledger. None in a chain without ledgers.
+    pub fn place_of(&self, offset: Offset) -> Option<Place> {
+        let before = offset.get().checked_sub(1).and_then(|at| self.position_of(Offset::new(at)));
+        let first = self.links.first().map(|link| Place { ledger: link.info.ledger, entries: 0 });
+        before.map(Place::after).or(first)
+    }
+
+    /// Where a stored place lies. In a ledger that is missing between two others there was nothing.
+    pub fn locate(&self, place: Place) -> Located {
+        let at = self.links.partition_point(|link| link.info.ledger < place.ledger);
+        match self.links.get(at) {
+            None => Located::Beyond(self.end()),
+            Some(link) if link.info.ledger > place.ledger && at == 0 => Located::Trimmed(link.base),
+            Some(link) if link.info.ledger > place.ledger => Located::At(link.base),
+            Some(link) if place.entries <= link.info.entries => {
+                Located::At(link.base.plus(place.entries))
+            }
+            Some(link) => Located::Beyond(link.end()),
+        }
+    }
+
     /// The first part of the range `from..to` that lies in one ledger; none when no entry of the
-    /// topic is in the range.
+    /// topic is in the range, or `from` lies before the first.
     pub fn first_segment(&self, from: Offset, to: Offset) -> Option<Segment> {
+        if from < self.start() {
+            return None;
+        }
         let link = self.links.get(self.index_of(from))?;
         let entries = to.min(link.end()).since(from);
         let first = from.since(link.base);
@@ -285,6 +359,53 @@ mod tests {
                 check_against_model(&entries);
             }
         }
+    }
+
+    #[test]
+    fn stored_places_are_found_again_and_those_that_are_gone_are_told_apart() {
+        let chain = build(&[2, 0, 3]);
+        let place = |ledger, entries| Place { ledger: LedgerId(ledger), entries };
+        for at in (0..=5).map(Offset::new) {
+            assert_eq!(chain.locate(chain.place_of(at).unwrap()), Located::At(at), "{at}");
+        }
+        let at = |n| Located::At(Offset::new(n));
+        let table = [
+            (place(2, 9), Located::Trimmed(Offset::ZERO)),
+            (place(3, 0), at(0)),
+            (place(3, 2), at(2)),
+            (place(3, 3), Located::Beyond(Offset::new(2))),
+            (place(4, 0), at(2)),
+            (place(5, 0), at(2)),
+            (place(6, 0), at(2)),
+            (place(7, 3), at(5)),
+            (place(7, 4), Located::Beyond(Offset::new(5))),
+            (place(8, 0), Located::Beyond(Offset::new(5))),
+        ];
+        for (place, expected) in table {
+            assert_eq!(chain.locate(place), expected, "{place}");
+        }
+        assert_eq!(Chain::new().place_of(Offset::ZERO), None);
+        assert_eq!(place(3, 0).to_string(), "3:-1");
+        assert_eq!(place(3, 2).to_string(), "3:1");
+    }
+
+    #[test]
+    fn trimming_takes_ledgers_and_leaves_every_place_where_it_was() {
+        let mut chain = build(&[2, 0, 3]);
+        chain.trim(LedgerId(3));
+        assert_eq!(chain.start(), Offset::ZERO, "nothing lies before the first");
+        chain.trim(LedgerId(7));
+        assert_eq!(
+            (chain.start(), chain.end(), chain.bytes()),
+            (Offset::new(2), Offset::new(5), 30)
+        );
+        assert_eq!(chain.position_of(Offset::new(1)), None);
+        assert_eq!(chain.position_of(Offset::new(2)), Some(position(7, 0)));
+        assert_eq!(chain.offset_of(position(3, 0)), None);
+        assert_eq!(chain.first_segment(Offset::new(1), Offset::new(4)), None);
+        let gone = Place { ledger: LedgerId(3), entries: 1 };
+        assert_eq!(chain.locate(gone), Located::Trimmed(Offset::new(2)));
+        assert_eq!(chain.place_of(Offset::new(2)), Some(Place { ledger: LedgerId(7), entries: 0 }));
     }
 
     #[test]

@@ -4,34 +4,43 @@
 //! starts the reads and delivers the completions that follow from it. Completions are delivered
 //! one at a time and in order, by whichever call comes first; a sink may call the cursor.
 
+mod keeping;
+mod moving;
 mod reading;
 
 use std::any::Any;
 use std::collections::VecDeque;
 use std::fmt;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 
-use georepl_storage::{Advice, Expected, MetadataError, Version};
+use georepl_storage::{Advice, MetadataError};
 use parking_lot::Mutex;
+use tokio::sync::{Notify, watch};
 
+pub use keeping::ACKED_RANGES_MAX;
+pub use moving::MarkDeleteError;
 pub use reading::ReadEntriesError;
 
+use crate::acked::Acked;
+use crate::chain::Located;
 use crate::machine::{
-    Machine, MarkDeleteRefused, Output, ReadFailed, ReadId, ReadLimits, ReadOutcome, ReadRefused,
-    ReadStart, Rewound,
+    Machine, Output, ReadFailed, ReadId, ReadLimits, ReadOutcome, ReadRefused, ReadStart, Rewound,
 };
 use crate::managed_ledger::{Entry, ManagedLedger, Registered};
 use crate::names::InvalidName;
-use crate::position::{Offset, Position};
-use crate::records::{CursorRecord, RecordError};
+use crate::position::{Offset, Place, Position};
+use crate::progress::{InvalidProperty, Progress};
+use crate::snapshots::{Found, LoadError, PersistError, Snapshots};
 use crate::stats::CursorInternalStats;
+use keeping::{Keeper, Kept};
 
 /// A durable reader of a topic: where it reads, and what it has acknowledged.
 ///
-/// Acknowledgements are kept in memory for now: after a restart the cursor is where it was
-/// created, and delivers again.
+/// What is acknowledged is stored soon, and durable when a call that says so returns, or
+/// [`ManagedCursor::persist`] does. A crash loses at most acknowledgements that nobody was told are
+/// durable: their entries are delivered again.
 ///
 /// ```
 /// # use std::sync::Arc;
@@ -64,21 +73,26 @@ pub struct ManagedCursor {
     ledger: ManagedLedger,
     name: Arc<str>,
     key: String,
+    /// What had to be passed over to open it.
+    notes: Vec<String>,
     state: Mutex<State>,
-    record: CursorRecord,
-    /// The record's version. Held while the record is written; none while the outcome of a write
-    /// is unknown.
-    version: tokio::sync::Mutex<Option<Version>>,
+    /// None for a reader. Held while something is written.
+    snapshots: Option<tokio::sync::Mutex<Snapshots>>,
+    kept: watch::Sender<Kept>,
+    /// Somebody waits for the next write.
+    demanded: Notify,
     this: Weak<Self>,
 }
 
-/// Where a new cursor starts. One that exists stays where it is.
+/// A place in a topic. A new cursor starts there; one that exists stays where it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StartAt {
-    /// Before the first entry of the topic.
+    /// Before the first entry that the topic has.
     Earliest,
-    /// Behind the last entry acknowledged so far.
+    /// Behind the last entry that the topic has acknowledged to its publishers.
     Latest,
+    /// Before this entry. If the topic does not have it, before the next one that it has.
+    Position(Position),
 }
 
 /// Learns how a read ended.
@@ -97,30 +111,25 @@ pub enum OpenCursorError {
     /// The name is none.
     #[error(transparent)]
     Name(#[from] InvalidName),
-    /// The cursor's record was not understood.
-    #[error("the record of cursor {cursor}: {error}")]
-    Record {
+    /// What is stored of the cursor could not be read, or not understood.
+    #[error("cursor {cursor}: {error}")]
+    Load {
         /// The cursor.
         cursor: Arc<str>,
         /// Why.
         #[source]
-        error: RecordError,
+        error: LoadError,
     },
-    /// The topic does not have the entry that the cursor has acknowledged last.
-    #[error("cursor {cursor} has acknowledged {position}, which its topic does not have")]
-    NoSuchEntry {
-        /// The cursor.
-        cursor: Arc<str>,
-        /// What it has acknowledged.
-        position: Position,
-    },
+    /// The state could not be stored. A conflict means that somebody else opened the cursor.
+    #[error(transparent)]
+    Persist(#[from] PersistError),
     /// The topic is closed.
     #[error("the topic of cursor {cursor} is closed; open it again")]
     LedgerClosed {
         /// The cursor.
         cursor: Arc<str>,
     },
-    /// The record could not be written. A conflict means that somebody else opened the cursor.
+    /// The record could not be removed.
     #[error(transparent)]
     Metadata(#[from] MetadataError),
 }
@@ -129,31 +138,11 @@ impl OpenCursorError {
     /// What to do about it.
     pub const fn advice(&self) -> Advice {
         match self {
-            Self::Name(_) | Self::Record { .. } | Self::NoSuchEntry { .. } => Advice::GiveUp,
+            Self::Name(_) => Advice::GiveUp,
+            Self::Load { error, .. } => error.advice(),
             Self::LedgerClosed { .. } => Advice::Reopen,
             // Opening decides afresh from what is stored.
-            Self::Metadata(_) => Advice::Retry,
-        }
-    }
-}
-
-/// Why a position could not be acknowledged. Nothing changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum MarkDeleteError {
-    /// The topic has no such entry.
-    #[error("the topic has no entry {0}")]
-    NoSuchEntry(Position),
-    /// The cursor refused.
-    #[error(transparent)]
-    Refused(#[from] MarkDeleteRefused),
-}
-
-impl MarkDeleteError {
-    /// What to do about it.
-    pub const fn advice(&self) -> Advice {
-        match self {
-            Self::NoSuchEntry(_) => Advice::GiveUp,
-            Self::Refused(refused) => refused.advice(),
+            Self::Metadata(_) | Self::Persist(_) => Advice::Retry,
         }
     }
 }
@@ -165,6 +154,15 @@ struct State {
     sinks: Vec<(ReadId, Arc<dyn ReadSink>)>,
     completions: VecDeque<(ReadId, Arc<dyn ReadSink>, ReadOutcome<Entry>)>,
     delivery: Delivery,
+    /// What was changed and is to be stored, counted.
+    changes: u64,
+    keeper: Keeper,
+}
+
+/// A cursor that is about to be made.
+struct Opened {
+    machine: Machine<Entry>,
+    notes: Vec<String>,
 }
 
 /// Whether a call is delivering completions. It delivers those that come meanwhile too.
@@ -199,93 +197,108 @@ impl ManagedCursor {
         name: &str,
         start: StartAt,
     ) -> Result<Arc<Self>, OpenCursorError> {
-        let (key, cursor) = (ledger.cursor_key(name)?, Arc::<str>::from(name));
+        let key = ledger.cursor_key(name)?;
         let _opening = ledger.opening().await;
         if let Some(open) = ledger.registered(name) {
             let any: Arc<dyn Any + Send + Sync> = open;
             return Ok(any.downcast().expect("only cursors are registered"));
         }
-        let stored = ledger.store().get(&key).await?;
-        let (record, expected) = match stored {
-            Some(stored) => {
-                let record = CursorRecord::decode(&stored.value)
-                    .map_err(|error| OpenCursorError::Record { cursor: cursor.clone(), error })?;
-                (record, Expected::Version(stored.version))
-            }
-            None => {
-                let mark_delete = match start {
-                    StartAt::Earliest => None,
-                    StartAt::Latest => ledger.last_confirmed(),
-                };
-                (CursorRecord { mark_delete }, Expected::Absent)
-            }
+        let cursor = Arc::<str>::from(name);
+        let load = |error| OpenCursorError::Load { cursor: cursor.clone(), error };
+        let (snapshots, found) =
+            Snapshots::load(ledger, cursor.clone(), key.clone()).await.map_err(load)?;
+        let opened = match found {
+            None => Opened::at(ledger, start),
+            Some(found) => Opened::restored(ledger, found).map_err(|error| {
+                OpenCursorError::Load { cursor: cursor.clone(), error: error.into() }
+            })?,
         };
-        let acknowledged = match record.mark_delete {
-            None => Offset::ZERO,
-            Some(position) => {
-                let missing = || OpenCursorError::NoSuchEntry { cursor: cursor.clone(), position };
-                ledger.offset_of(position).ok_or_else(missing)?.plus(1)
-            }
-        };
-        let version = ledger.store().put(&key, record.encode(), expected).await?;
-        let opened = Arc::new_cyclic(|this: &Weak<Self>| Self {
-            ledger: ledger.clone(),
-            name: cursor.clone(),
-            key,
-            state: Mutex::new(State {
-                machine: Machine::new(acknowledged, ledger.end()),
-                sinks: Vec::new(),
-                completions: VecDeque::new(),
-                delivery: Delivery::Idle,
-            }),
-            record,
-            version: tokio::sync::Mutex::new(Some(version)),
-            this: this.clone(),
-        });
-        let this: Weak<dyn Registered> = opened.this.clone();
-        if !ledger.register(name, this) {
+        for note in &opened.notes {
+            tracing::warn!(topic = ledger.name(), cursor = name, "{note}");
+        }
+        let opened = Self::made(ledger, cursor.clone(), key, opened, Some(snapshots));
+        // Only now, so that the position that is stored is the one that is used.
+        opened.fold().await?;
+        if !ledger.register(name, opened.registered()) {
             return Err(OpenCursorError::LedgerClosed { cursor });
         }
         Ok(opened)
     }
 
-    /// Writes the cursor's record again, so that whoever owned it before cannot, and returns its
-    /// new version: of two owners the later one has the higher.
-    ///
-    /// May be called again, also after the future was dropped. When the outcome of a call is
-    /// unknown, the next one starts from what is stored, as opening the cursor does: it takes the
-    /// cursor from whoever took it in between.
+    /// A cursor without a record: it is gone with its last handle, and holds nothing back in the topic. What is
+    /// deleted under it counts as acknowledged.
     ///
     /// # Errors
-    /// A version conflict when somebody else has taken the cursor.
-    pub async fn take_ownership(&self) -> Result<u64, MetadataError> {
-        let (store, value) = (self.ledger.store(), self.record.encode());
-        let mut version = self.version.lock().await;
-        // Out of its place until the answer is there: dropping this future leaves a doubt.
-        let before = version.take();
-        let found = match before {
-            Some(known) => known,
-            None => self.stored_version().await?,
-        };
-        match store.put(&self.key, value, Expected::Version(found)).await {
-            Ok(written) => {
-                *version = Some(written);
-                Ok(written.0)
-            }
-            Err(error) => {
-                // After a doubt even a conflict may be with a write of this cursor that came late.
-                if !matches!(error, MetadataError::Unavailable { .. }) {
-                    *version = before;
-                }
-                Err(error)
-            }
+    /// [`OpenCursorError::LedgerClosed`].
+    pub fn reader(ledger: &ManagedLedger, start: StartAt) -> Result<Arc<Self>, OpenCursorError> {
+        let name: Arc<str> = format!("reader-{:016x}", fastrand::u64(..)).into();
+        let opened = Opened::at(ledger, start);
+        let reader = Self::made(ledger, name.clone(), String::new(), opened, None);
+        if !ledger.register(&name, reader.registered()) {
+            return Err(OpenCursorError::LedgerClosed { cursor: name });
         }
+        // What was deleted before it was registered.
+        Registered::trimmed(reader.clone(), ledger.start());
+        Ok(reader)
     }
 
-    async fn stored_version(&self) -> Result<Version, MetadataError> {
-        let stored = self.ledger.store().get(&self.key).await?;
-        let missing = || MetadataError::NotFound { key: self.key.clone() };
-        stored.map(|stored| stored.version).ok_or_else(missing)
+    /// Removes the cursor `name` and all that is stored of it. One that is open is closed. There being none is a
+    /// success.
+    ///
+    /// If the future is dropped, call it again.
+    ///
+    /// # Errors
+    /// [`OpenCursorError`]; call it again.
+    pub async fn remove(ledger: &ManagedLedger, name: &str) -> Result<(), OpenCursorError> {
+        let (key, cursor) = (ledger.cursor_key(name)?, Arc::<str>::from(name));
+        let _opening = ledger.opening().await;
+        if let Some(open) = ledger.registered(name) {
+            open.closed().await;
+        }
+        let load = |error| OpenCursorError::Load { cursor: cursor.clone(), error };
+        let (mut snapshots, _) =
+            Snapshots::load(ledger, cursor.clone(), key).await.map_err(load)?;
+        snapshots.delete().await?;
+        ledger.floor_moved();
+        Ok(())
+    }
+
+    fn made(
+        ledger: &ManagedLedger,
+        name: Arc<str>,
+        key: String,
+        Opened { machine, notes }: Opened,
+        snapshots: Option<Snapshots>,
+    ) -> Arc<Self> {
+        let kept = watch::Sender::new(Kept::all(machine.mark_delete_offset()));
+        Arc::new_cyclic(|this| Self {
+            ledger: ledger.clone(),
+            name,
+            key,
+            notes,
+            state: Mutex::new(State {
+                machine,
+                sinks: Vec::new(),
+                completions: VecDeque::new(),
+                delivery: Delivery::Idle,
+                changes: 0,
+                keeper: Keeper::Idle,
+            }),
+            snapshots: snapshots.map(tokio::sync::Mutex::new),
+            kept,
+            demanded: Notify::new(),
+            this: this.clone(),
+        })
+    }
+
+    async fn fold(&self) -> Result<(), PersistError> {
+        let Some(snapshots) = &self.snapshots else { return Ok(()) };
+        let (_, _, state) = self.snapshot();
+        snapshots.lock().await.fold(state).await
+    }
+
+    fn registered(&self) -> Weak<dyn Registered> {
+        self.this.clone()
     }
 
     /// Starts a read at the read position, or waits there for the next entry. The sink learns how
@@ -313,36 +326,11 @@ impl ManagedCursor {
         self.step(|state| state.machine.rewind())
     }
 
-    /// Acknowledges every entry up to and including the one at `position`.
-    ///
-    /// # Errors
-    /// [`MarkDeleteError`].
-    pub fn mark_delete(&self, position: Position) -> Result<(), MarkDeleteError> {
-        let offset = self.ledger.offset_of(position);
-        let offset = offset.ok_or(MarkDeleteError::NoSuchEntry(position))?;
-        Ok(self.acknowledge(offset.plus(1), None)?)
-    }
-
-    /// Acknowledges every entry before `through`, and notes the last published position among
-    /// them; `None` leaves it as it was.
-    ///
-    /// # Errors
-    /// [`MarkDeleteRefused`].
-    pub fn acknowledge(
-        &self,
-        through: Offset,
-        last_published: Option<Position>,
-    ) -> Result<(), MarkDeleteRefused> {
-        self.step(|state| {
-            state.machine.appended(self.ledger.end());
-            state.machine.mark_delete(through, last_published)
-        })
-    }
-
     /// Entries of the topic that are not acknowledged.
     pub fn backlog(&self) -> u64 {
-        let mark_delete = self.state.lock().machine.mark_delete_offset();
-        self.ledger.end().since(mark_delete)
+        let state = self.state.lock();
+        let machine = &state.machine;
+        self.ledger.end().since(machine.mark_delete_offset()) - machine.acked().len()
     }
 
     /// The next entry to be delivered.
@@ -367,6 +355,17 @@ impl ManagedCursor {
         self.state.lock().machine.last_published()
     }
 
+    /// What a replicator keeps with the cursor.
+    pub fn progress(&self) -> Progress {
+        self.state.lock().machine.progress().clone()
+    }
+
+    /// What had to be passed over when it was opened: snapshots that are damaged, entries that its
+    /// topic lost. For people; empty as a rule.
+    pub fn recovery_notes(&self) -> &[String] {
+        &self.notes
+    }
+
     /// The cursor's name.
     pub fn name(&self) -> &str {
         &self.name
@@ -375,14 +374,6 @@ impl ManagedCursor {
     /// The topic it reads.
     pub fn ledger(&self) -> &ManagedLedger {
         &self.ledger
-    }
-
-    /// Ends every read with [`ReadOutcome::Closed`], and refuses what comes later. Opening the
-    /// cursor again makes a new object.
-    pub fn close(&self) {
-        let this: Weak<dyn Registered> = self.this.clone();
-        self.ledger.unregister(&self.name, &this);
-        self.step(|state| state.machine.close());
     }
 
     fn submit(
@@ -491,6 +482,34 @@ impl ManagedCursor {
     }
 }
 
+impl Opened {
+    fn at(ledger: &ManagedLedger, start: StartAt) -> Self {
+        let (at, end) = ledger.with_chain(|chain| (moving::offset_of(chain, start), chain.end()));
+        Self { machine: Machine::new(at, end), notes: Vec::new() }
+    }
+
+    fn restored(ledger: &ManagedLedger, found: Found) -> Result<Self, InvalidProperty> {
+        let Found { state, mut notes } = found;
+        let progress = Progress::from_properties(state.properties)?;
+        let machine = ledger.with_chain(|chain| {
+            let at = state.mark_delete.map_or(Located::At(chain.start()), |at| chain.locate(at));
+            if let (Located::Beyond(_), Some(place)) = (at, state.mark_delete) {
+                notes.push(format!(
+                    "it has acknowledged {place}, which its topic does not have: the topic lost \
+                     entries; it goes on behind the last that there is"
+                ));
+            }
+            let mut acked = Acked::default();
+            for (from, to) in state.acked {
+                let (from, to) = (chain.locate(from).offset(), chain.locate(to).offset());
+                acked.insert_range(from.max(at.offset())..to.max(at.offset()));
+            }
+            Machine::restored(at.offset(), acked, progress, chain.end())
+        });
+        Ok(Self { machine, notes })
+    }
+}
+
 impl State {
     /// Takes the machine's outputs: reads to start, and completions to deliver.
     fn drain(&mut self, fetches: &mut Vec<Fetch>) {
@@ -521,8 +540,32 @@ impl Registered for ManagedCursor {
         self.start(fetches);
     }
 
-    fn closed(self: Arc<Self>) {
-        self.close();
+    fn closed(self: Arc<Self>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        self.end();
+        Box::pin(async move {
+            // Why it was not stored is in the log, and what it lacks is delivered again.
+            let _ = self.close().await;
+        })
+    }
+
+    fn floor(&self) -> Option<Offset> {
+        self.snapshots.as_ref()?;
+        let state = self.state.lock();
+        let kept = state.machine.progress().kept.keys().next();
+        let kept = kept
+            .map(|at| self.ledger.with_chain(|chain| chain.locate(Place::before(*at)).offset()));
+        let acknowledged = self.kept.borrow().mark_delete.min(state.machine.mark_delete_offset());
+        Some(kept.map_or(acknowledged, |kept| kept.min(acknowledged)))
+    }
+
+    fn trimmed(self: Arc<Self>, start: Offset) {
+        self.step(|state| {
+            state.machine.appended(self.ledger.end());
+            if state.machine.mark_delete_offset() < start {
+                // Refused only by one that is closed, which reads no more.
+                let _ = state.machine.mark_delete(start, None);
+            }
+        });
     }
 
     fn stats(&self, opened_at: Offset) -> CursorInternalStats {
@@ -534,14 +577,31 @@ impl Registered for ManagedCursor {
             read_position: ledger.place_at(read),
             waiting_read_op: machine.waiting_read().is_some(),
             pending_read_ops: machine.reads_in_flight(),
-            messages_consumed_counter: acknowledged.get() as i64 - opened_at.get() as i64,
-            individually_deleted_messages: "[]".into(),
-            total_non_contiguous_deleted_messages_range: 0,
+            messages_consumed_counter: (acknowledged.get() + machine.acked().len()) as i64
+                - opened_at.get() as i64,
+            individually_deleted_messages: self.individually_deleted(machine),
+            total_non_contiguous_deleted_messages_range: machine.acked().ranges().count() as u64,
             number_of_entries_since_first_not_acked_message: read.since(acknowledged) + 1,
             state: "Open".into(),
         }
     }
 }
+
+impl ManagedCursor {
+    /// The first of the ranges of single acknowledged entries, in Pulsar's words: from behind the one
+    /// to the other.
+    fn individually_deleted(&self, machine: &Machine<Entry>) -> String {
+        let ranges = self.ledger.with_chain(|chain| {
+            let shown = machine.acked().ranges().take(SHOWN_RANGES_MAX);
+            let place = |at| chain.place_of(at).map_or_else(String::new, |place| place.to_string());
+            shown.map(|r| format!("({}..{}]", place(r.start), place(r.end))).collect::<Vec<_>>()
+        });
+        format!("[{}]", ranges.join(","))
+    }
+}
+
+/// Ranges of single acknowledged entries in the stats of a cursor.
+const SHOWN_RANGES_MAX: usize = 100;
 
 impl fmt::Debug for ManagedCursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -6,6 +6,10 @@ mod position;
 
 mod chain;
 
+mod acked;
+
+mod progress;
+
 mod machine;
 
 mod records;
@@ -25,11 +29,15 @@ mod managed_ledger;
 mod testing;
 
 #[cfg(feature = "io")]
+mod snapshots;
+
+#[cfg(feature = "io")]
 mod cursor;
 
 #[cfg(feature = "io")]
 pub use cursor::{
-    ManagedCursor, MarkDeleteError, OpenCursorError, ReadEntriesError, ReadSink, StartAt,
+    ACKED_RANGES_MAX, ManagedCursor, MarkDeleteError, OpenCursorError, ReadEntriesError, ReadSink,
+    StartAt,
 };
 #[cfg(feature = "io")]
 pub use managed_ledger::{
@@ -38,12 +46,17 @@ pub use managed_ledger::{
 };
 #[cfg(feature = "io")]
 pub use names::InvalidName;
+#[cfg(feature = "io")]
+pub use snapshots::{LoadError, PersistError, RECORD_RANGES_MAX, SNAPSHOTS_PER_LEDGER_MAX};
 
-pub use chain::{Chain, LedgerInfo, LedgerOutOfOrder, LedgerState, Segment};
+pub use acked::Acked;
+
+pub use chain::{Chain, LedgerInfo, LedgerOutOfOrder, LedgerState, Located, Segment};
 pub use machine::{
     Generation, Machine, MarkDeleteRefused, Output, READS_IN_FLIGHT_MAX, ReadFailed, ReadId,
     ReadLimits, ReadOutcome, ReadRefused, ReadStart, Rewound,
 };
-pub use position::{Offset, ParsePositionError, Position};
-pub use records::{CursorRecord, ListedEnd, ListedLedger, RecordError, TopicRecord};
+pub use position::{Offset, ParsePositionError, Place, Position};
+pub use progress::{InvalidProperty, KEPT_MAX, Kept, Progress};
+pub use records::{CursorRecord, ListedEnd, ListedLedger, RecordError, Snapshot, TopicRecord};
 pub use stats::{CursorInternalStats, LedgerInternalStats, ManagedLedgerInternalStats};

@@ -4,6 +4,7 @@
 //!            acknowledged       delivered        dispatched        not read
 //!   0 ──────────────────┬────────────────┬──────────────────┬──────────────┬
 //!                  mark-delete     read position         reserved         end
+//!                       └── single entries behind it may be acknowledged too ──┘
 //!
 //!   read ──► Dispatched ── fetched ──► delivered in order (exactly one completion each)
 //!     └────► Waiting ── appended ──► Dispatched
@@ -17,7 +18,8 @@
 //! Invariants, asserted where they could break:
 //!
 //! 1. mark-delete ≤ read position ≤ reserved ≤ end.
-//! 2. Dispatched reads are disjoint, contiguous, and end at `reserved`.
+//! 2. Dispatched reads are disjoint and in order, the last ends at `reserved`, and between two of
+//!    them lie only entries that are acknowledged.
 //! 3. At most one read waits, and only where there is nothing to read.
 //! 4. Every started read is completed exactly once.
 //! 5. An id that was dispatched is never used again: whatever takes a dispatched read back
@@ -30,7 +32,9 @@ use std::sync::Arc;
 
 use georepl_storage::Advice;
 
+use crate::acked::Acked;
 use crate::position::{Offset, Position};
+use crate::progress::Progress;
 
 /// Raised by everything that takes dispatched reads back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -117,8 +121,9 @@ pub struct ReadFailed {
 /// How a read ended.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ReadOutcome<E> {
-    /// The entries, in order; fewer than asked for when storage had fewer at hand, none when it
-    /// answered without any (ask again later, not at once).
+    /// The entries, in order, without those that were acknowledged meanwhile; fewer than asked for
+    /// when storage had fewer at hand, none when it answered without any (ask again later, not at
+    /// once).
     Entries(Vec<E>),
     /// [`Machine::cancel_pending_read`] took it while it waited.
     Cancelled,
@@ -226,7 +231,9 @@ pub struct Machine<E> {
     life: Life,
     generation: Generation,
     mark_delete: Offset,
-    last_published: Option<Position>,
+    /// Single entries behind mark-delete that are acknowledged; never the one at mark-delete.
+    acked: Acked,
+    progress: Progress,
     reserved: Offset,
     end: Offset,
     dispatched: VecDeque<Dispatched<E>>,
@@ -240,23 +247,37 @@ impl<E> Machine<E> {
     /// # Panics
     /// When `mark_delete` is beyond `end`.
     pub fn new(mark_delete: Offset, end: Offset) -> Self {
+        Self::restored(mark_delete, Acked::default(), Progress::default(), end)
+    }
+
+    /// A cursor that has also acknowledged the single entries `acked`, with what whoever
+    /// acknowledges keeps with it.
+    ///
+    /// # Panics
+    /// When `mark_delete` is beyond `end`.
+    pub fn restored(mark_delete: Offset, acked: Acked, progress: Progress, end: Offset) -> Self {
         assert!(mark_delete <= end, "a cursor starts within its topic");
-        Self {
+        let mut machine = Self {
             life: Life::Open,
             generation: Generation(0),
             mark_delete,
-            last_published: None,
+            acked,
+            progress,
             reserved: mark_delete,
             end,
             dispatched: VecDeque::new(),
             waiting: None,
             outputs: VecDeque::new(),
-        }
+        };
+        machine.acknowledge_up_to(mark_delete);
+        machine.reserved = machine.mark_delete;
+        machine
     }
 
     /// Starts a read at the read position, or refuses when there is nothing to read.
     pub fn read(&mut self, limits: ReadLimits) -> Result<ReadStart, ReadRefused> {
         self.may_read()?;
+        self.reserved = self.acked.end_of_run(self.reserved);
         if self.reserved == self.end {
             return Err(match self.life {
                 Life::Terminated => ReadRefused::Terminated,
@@ -307,13 +328,67 @@ impl<E> Machine<E> {
         if to > self.end {
             return Err(MarkDeleteRefused::BeyondEnd { end: self.end, asked: to });
         }
-        self.mark_delete = to;
-        self.last_published = self.last_published.max(last_published);
-        if to > self.read_position() {
-            self.take_back(to);
+        self.progress.last_published = self.progress.last_published.max(last_published);
+        self.acknowledge_up_to(to);
+        self.check_invariants();
+        Ok(())
+    }
+
+    /// Acknowledges one entry, wherever it is. Mark-delete moves over it and what follows it if
+    /// nothing before it is left. Acknowledging what is acknowledged already is no error.
+    pub fn delete(&mut self, at: Offset) -> Result<(), MarkDeleteRefused> {
+        if self.life == Life::Closed {
+            return Err(MarkDeleteRefused::Closed);
+        }
+        if at >= self.end {
+            return Err(MarkDeleteRefused::BeyondEnd { end: self.end, asked: at.plus(1) });
+        }
+        if at == self.mark_delete {
+            self.acknowledge_up_to(at.plus(1));
+        } else if at > self.mark_delete {
+            self.acked.insert(at);
         }
         self.check_invariants();
         Ok(())
+    }
+
+    /// Moves the read position to `to`, or to the first entry behind mark-delete if that lies
+    /// further on. Reads that are waiting or in storage end with [`ReadOutcome::Superseded`].
+    ///
+    /// # Panics
+    /// When `to` is beyond the end.
+    pub fn seek(&mut self, to: Offset) -> Rewound {
+        assert!(to <= self.end, "a cursor stays within its topic");
+        self.take_back(to.max(self.mark_delete));
+        Rewound { generation: self.generation, read_position: self.reserved }
+    }
+
+    /// Acknowledges exactly the entries before `to`, and reads on from there: what was acknowledged
+    /// behind it is not any more. Reads end as by [`Machine::seek`].
+    ///
+    /// # Panics
+    /// When `to` is beyond the end.
+    pub fn reset(&mut self, to: Offset) -> Result<Rewound, MarkDeleteRefused> {
+        if self.life == Life::Closed {
+            return Err(MarkDeleteRefused::Closed);
+        }
+        self.acked.clear();
+        self.mark_delete = to;
+        Ok(self.seek(to))
+    }
+
+    /// The place behind the first `entries` entries that are not acknowledged, or the end.
+    pub fn place_after(&self, entries: u64) -> Offset {
+        let (mut at, mut left) = (self.mark_delete, entries);
+        for run in self.acked.ranges() {
+            let before = run.start.since(at);
+            if left <= before {
+                break;
+            }
+            left -= before;
+            at = run.end;
+        }
+        at.plus(left.min(self.end.since(at)))
     }
 
     /// The topic has `end` entries now: a waiting read is dispatched.
@@ -382,9 +457,24 @@ impl<E> Machine<E> {
         self.outputs.pop_front()
     }
 
-    /// Entries that are not acknowledged. A difference of two numbers, whatever the backlog.
+    /// Entries that are not acknowledged. Arithmetic on three numbers, whatever the backlog.
     pub fn backlog(&self) -> u64 {
-        self.end.since(self.mark_delete)
+        self.end.since(self.mark_delete) - self.acked.len()
+    }
+
+    /// The single entries behind mark-delete that are acknowledged.
+    pub fn acked(&self) -> &Acked {
+        &self.acked
+    }
+
+    /// What whoever acknowledges keeps with the cursor.
+    pub fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    /// Changes what whoever acknowledges keeps with the cursor.
+    pub fn progress_mut(&mut self) -> &mut Progress {
+        &mut self.progress
     }
 
     /// The first entry that is not acknowledged.
@@ -395,7 +485,7 @@ impl<E> Machine<E> {
     /// The last position at or below mark-delete that a remote holds, as noted by
     /// [`Machine::mark_delete`].
     pub fn last_published(&self) -> Option<Position> {
-        self.last_published
+        self.progress.last_published
     }
 
     /// The next entry to be delivered.
@@ -452,7 +542,9 @@ impl<E> Machine<E> {
 
     fn dispatch(&mut self, limits: ReadLimits) -> ReadId {
         let id = self.next_id();
-        let entries = u64::from(limits.entries.max(1)).min(self.end.since(id.from));
+        // Up to the next entry that is acknowledged.
+        let end = self.acked.first_from(id.from).unwrap_or(self.end);
+        let entries = u64::from(limits.entries.max(1)).min(end.since(id.from));
         let to = id.from.plus(entries);
         self.dispatched.push_back(Dispatched { from: id.from, to, fetched: Fetched::Pending });
         self.reserved = to;
@@ -470,7 +562,7 @@ impl<E> Machine<E> {
             let (outcome, delivered) = match read.fetched {
                 Fetched::Entries(entries) => {
                     let delivered = read.from.plus(entries.len() as u64);
-                    (ReadOutcome::Entries(entries), delivered)
+                    (ReadOutcome::Entries(self.unacknowledged(read.from, entries)), delivered)
                 }
                 Fetched::Failed(failed) => (ReadOutcome::Failed(failed), read.from),
                 Fetched::Pending => unreachable!("only complete reads are delivered"),
@@ -479,6 +571,26 @@ impl<E> Machine<E> {
             if delivered < read.to {
                 self.take_back(delivered);
             }
+        }
+    }
+
+    /// Without those that were acknowledged while storage read them.
+    fn unacknowledged(&self, from: Offset, entries: Vec<E>) -> Vec<E> {
+        if self.acked.is_empty() {
+            return entries;
+        }
+        let at = (from.get()..).map(Offset::new);
+        let left = at.zip(entries).filter(|(at, _)| !self.acked.contains(*at));
+        left.map(|(_, entry)| entry).collect()
+    }
+
+    /// Moves mark-delete to `to`, and over what is acknowledged right behind it.
+    fn acknowledge_up_to(&mut self, to: Offset) {
+        let to = self.acked.end_of_run(to);
+        self.acked.remove_before(to);
+        self.mark_delete = to;
+        if to > self.read_position() {
+            self.take_back(to);
         }
     }
 
@@ -510,10 +622,17 @@ impl<E> Machine<E> {
         debug_assert!(self.reserved <= self.end, "1: reserved <= end");
         debug_assert!(self.waiting.is_none() || self.reserved == self.end, "3: waits at the end");
         debug_assert!(
-            self.dispatched.iter().zip(self.dispatched.iter().skip(1)).all(|(a, b)| a.to == b.from)
-                && self.dispatched.back().is_none_or(|last| last.to == self.reserved),
-            "2: dispatched reads are contiguous"
+            self.dispatched
+                .iter()
+                .zip(self.dispatched.iter().skip(1))
+                .all(|(a, b)| a.to <= b.from && self.acked.end_of_run(a.to) >= b.from),
+            "2: between two dispatched reads everything is acknowledged"
         );
+        debug_assert!(
+            self.dispatched.back().is_none_or(|last| last.to <= self.reserved),
+            "2: dispatched reads end at reserved"
+        );
+        debug_assert!(!self.acked.contains(self.mark_delete), "mark-delete moves over its holes");
     }
 }
 

@@ -29,6 +29,7 @@ mod rollover;
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -97,8 +98,13 @@ pub(crate) trait Registered: Any + Send + Sync {
     /// The end of the topic moved. The cursor asks for it under its own lock, so that calls
     /// which overtake each other cannot make it go back.
     fn appended(self: Arc<Self>);
-    /// The topic was closed.
-    fn closed(self: Arc<Self>);
+    /// The topic was closed. Reads end at once; the future ends when the state is stored, or cannot
+    /// be.
+    fn closed(self: Arc<Self>) -> Pin<Box<dyn Future<Output = ()> + Send>>;
+    /// The first entry that must stay in the topic for it; none for one that holds nothing back.
+    fn floor(&self) -> Option<Offset>;
+    /// Everything before `start` was deleted.
+    fn trimmed(self: Arc<Self>, start: Offset);
     /// For the topic's stats; `opened_at` is where the topic ended when it was opened.
     fn stats(&self, opened_at: Offset) -> CursorInternalStats;
 }
@@ -382,6 +388,32 @@ impl ManagedLedger {
 
     pub(crate) fn store(&self) -> &Store {
         &self.0.store
+    }
+
+    pub(crate) fn client(&self) -> &LedgerClient {
+        &self.0.client
+    }
+
+    pub(crate) fn config(&self) -> &ManagedLedgerConfig {
+        &self.0.config
+    }
+
+    /// The name under which its records are kept.
+    pub(crate) fn path(&self) -> &str {
+        &self.0.path
+    }
+
+    /// The place of the first entry that was not deleted.
+    pub fn start(&self) -> Offset {
+        self.0.state.lock().chain.start()
+    }
+
+    /// What a cursor holds back in the topic became less.
+    pub(crate) fn floor_moved(&self) {}
+
+    /// Runs `f` on the chain of ledgers, under the topic's lock.
+    pub(crate) fn with_chain<R>(&self, f: impl FnOnce(&Chain) -> R) -> R {
+        f(&self.0.state.lock().chain)
     }
 
     pub(crate) fn cursor_key(&self, cursor: &str) -> Result<String, InvalidName> {

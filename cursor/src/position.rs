@@ -48,6 +48,45 @@ impl FromStr for Position {
     }
 }
 
+/// A place between two entries: behind the first `entries` entries of a ledger.
+///
+/// What is acknowledged ends at a place. Unlike a position there is one in an empty ledger, and one
+/// before the first entry. It is stored and shown as the position of the entry before it, with
+/// entry -1 before the first; [`Place::after`] an entry and before the next one is the same place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    /// The ledger.
+    pub ledger: LedgerId,
+    /// How many of its entries lie before the place.
+    pub entries: u64,
+}
+
+impl Place {
+    /// The place behind an entry.
+    pub const fn after(position: Position) -> Self {
+        Self { ledger: position.ledger, entries: position.entry.get() + 1 }
+    }
+
+    /// The place before an entry.
+    pub const fn before(position: Position) -> Self {
+        Self { ledger: position.ledger, entries: position.entry.get() }
+    }
+
+    /// The entry right before it; none before the first entry of the ledger.
+    pub fn entry_before(self) -> Option<Position> {
+        Some(Position::new(self.ledger, EntryId(self.entries.checked_sub(1)?)))
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.entry_before() {
+            Some(position) => position.fmt(f),
+            None => write!(f, "{}:-1", self.ledger),
+        }
+    }
+}
+
 /// How many entries of the topic lie before a place in it.
 ///
 /// Offsets make distances arithmetic: the entry at offset n is the (n+1)-th of the topic, the

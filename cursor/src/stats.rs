@@ -63,10 +63,9 @@ pub struct CursorInternalStats {
     /// The topic's `entriesAddedCounter` less the backlog: below zero while entries that were there
     /// when the topic was opened are not acknowledged.
     pub messages_consumed_counter: i64,
-    /// Acknowledged entries behind mark-delete. There are no individual acknowledgements, so
-    /// there are none: always `[]`.
+    /// Single entries behind mark-delete that are acknowledged: the first hundred ranges of them.
     pub individually_deleted_messages: String,
-    /// Holes in what is acknowledged: always 0, for the same reason.
+    /// How many such ranges there are.
     pub total_non_contiguous_deleted_messages_range: u64,
     /// From the first entry that is not acknowledged up to and including the read position,
     /// which counts although there may be no entry yet.

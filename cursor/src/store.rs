@@ -31,6 +31,14 @@ impl Store {
         self.in_time(key, self.store.put(key, value, expected)).await
     }
 
+    pub(crate) async fn delete(&self, key: &str, version: Version) -> Result<(), MetadataError> {
+        self.in_time(key, self.store.delete(key, version)).await
+    }
+
+    pub(crate) async fn children(&self, key: &str) -> Result<Vec<String>, MetadataError> {
+        self.in_time(key, self.store.children(key)).await
+    }
+
     async fn in_time<T>(
         &self,
         key: &str,

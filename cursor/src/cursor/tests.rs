@@ -1,8 +1,15 @@
-use georepl_storage::MetadataStore;
+use std::collections::BTreeMap;
+
 use georepl_storage::fault::{Fault, ReleaseOrder};
+use georepl_storage::{Expected, MetadataStore};
 
 use super::*;
+use crate::machine::MarkDeleteRefused;
+use crate::records::CursorRecord;
 use crate::testing::{Region, Silence, append};
+
+mod keeping;
+mod moving;
 
 const LIMITS: ReadLimits = ReadLimits { entries: 100, bytes: 1 << 20 };
 
@@ -30,7 +37,7 @@ async fn read_after_rewind_starts_at_first_unacknowledged() {
     let positions = append(&topic, 6).await;
     let cursor = cursor(&topic).await;
     assert_eq!(offsets(&cursor.read_entries(LIMITS).await.unwrap()), [0, 1, 2, 3, 4, 5]);
-    cursor.mark_delete(positions[2]).unwrap();
+    cursor.mark_delete(positions[2]).await.unwrap();
     assert_eq!(cursor.rewind().read_position, Offset::new(3));
     assert_eq!(offsets(&cursor.read_entries(LIMITS).await.unwrap()), [3, 4, 5]);
     assert_eq!((cursor.backlog(), cursor.mark_delete_position()), (3, Some(positions[2])));
@@ -86,7 +93,7 @@ async fn b57_cancel_inside_the_completion_of_a_close_does_not_block() {
     cursor.submit_read(LIMITS, sink.clone()).unwrap();
     assert!(cursor.cancel_pending_read());
     cursor.submit_read(LIMITS, sink.clone()).unwrap();
-    cursor.close();
+    cursor.close().await.unwrap();
     assert_eq!(*sink.seen.lock(), [ReadOutcome::Cancelled, ReadOutcome::Closed]);
 }
 
@@ -97,7 +104,7 @@ async fn one_object_per_name_and_ownership_moves_the_version() {
     assert!(Arc::ptr_eq(&first, &cursor(&topic).await));
     let version = first.take_ownership().await.unwrap();
     assert!(first.take_ownership().await.unwrap() > version);
-    first.close();
+    first.close().await.unwrap();
     let second = cursor(&topic).await;
     assert!(!Arc::ptr_eq(&first, &second));
     let conflict = first.take_ownership().await.unwrap_err();
@@ -141,9 +148,9 @@ async fn latest_starts_behind_the_last_entry_and_stats_have_pulsars_names() {
 async fn closing_a_cursor_again_leaves_its_successor_alone() {
     let topic = Region::new().topic().await;
     let first = cursor(&topic).await;
-    first.close();
+    first.close().await.unwrap();
     let second = cursor(&topic).await;
-    first.close();
+    first.close().await.unwrap();
     assert!(Arc::ptr_eq(&second, &cursor(&topic).await), "one object per name");
     let (read, appended) =
         tokio::join!(second.read_entries_or_wait(LIMITS), topic.append("x".into()));
@@ -184,7 +191,7 @@ async fn sink_that_ends_with_its_read_may_call_the_cursor() {
     append(&topic, 1).await;
     cursor.submit_read(LIMITS, sink()).unwrap();
     cursor.rewind();
-    cursor.close();
+    cursor.close().await.unwrap();
     assert_eq!(*callable.lock(), [true, true, true]);
 }
 
@@ -218,7 +225,12 @@ async fn ownership_lost_for_certain_stays_lost() {
     let cursor = cursor(&topic).await;
     let record = region.store.get(&cursor.key).await.unwrap().unwrap();
     let expected = Expected::Version(record.version);
-    region.store.put(&cursor.key, record.value, expected).await.unwrap();
+    // The same state, by another handle.
+    let other = CursorRecord {
+        properties: BTreeMap::new(),
+        ..CursorRecord::decode(&record.value).unwrap()
+    };
+    region.store.put(&cursor.key, other.encode(), expected).await.unwrap();
     for _ in 0..2 {
         let error = cursor.take_ownership().await.unwrap_err();
         assert!(matches!(error, MetadataError::VersionConflict { .. }), "{error}");
@@ -270,7 +282,6 @@ async fn advice_survives_every_conversion() {
     let no_name = ManagedLedger::cursor_key(&Region::new().topic().await, "").unwrap_err();
     let errors = [
         (OpenCursorError::from(no_name), Advice::GiveUp),
-        (OpenCursorError::NoSuchEntry { cursor: cursor.clone(), position: at }, Advice::GiveUp),
         (OpenCursorError::LedgerClosed { cursor }, Advice::Reopen),
         (MetadataError::VersionConflict { key: "k".into() }.into(), Advice::Retry),
     ];
