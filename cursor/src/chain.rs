@@ -92,17 +92,24 @@ pub struct Chain {
     bytes: u64,
     /// Where the ledgers that were taken out ended.
     trimmed: Offset,
+    trimmed_bytes: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Link {
     info: LedgerInfo,
     base: Offset,
+    /// Bytes of payload in the ledgers before it, also in those that were taken out.
+    bytes_before: u64,
 }
 
 impl Link {
     fn end(&self) -> Offset {
         self.base.plus(self.info.entries)
+    }
+
+    fn bytes_end(&self) -> u64 {
+        self.bytes_before + self.info.bytes
     }
 }
 
@@ -175,6 +182,7 @@ impl Chain {
         for link in self.links.drain(..at) {
             self.bytes -= link.info.bytes;
             self.trimmed = link.end();
+            self.trimmed_bytes = link.bytes_end();
         }
     }
 
@@ -186,6 +194,14 @@ impl Chain {
     /// Bytes of payload in all entries.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Bytes of payload from `from` on, about: an entry counts as the average of its ledger.
+    pub fn bytes_from(&self, from: Offset) -> u64 {
+        let Some(link) = self.links.get(self.index_of(from.max(self.start()))) else { return 0 };
+        let before = u128::from(link.info.bytes) * u128::from(from.since(link.base));
+        let before = (before / u128::from(link.info.entries)) as u64;
+        self.links.last().map_or(0, Link::bytes_end) - link.bytes_before - before
     }
 
     /// The position of the last confirmed entry.
@@ -269,7 +285,8 @@ impl Chain {
                 return Err(LedgerOutOfOrder { last, next });
             }
         }
-        self.links.push(Link { info, base: self.end() });
+        let bytes_before = self.links.last().map_or(self.trimmed_bytes, Link::bytes_end);
+        self.links.push(Link { info, base: self.end(), bytes_before });
         Ok(())
     }
 
@@ -324,6 +341,9 @@ mod tests {
             assert_eq!(chain.offset_of(expected), Some(offset));
         }
         assert_eq!(chain.position_of(chain.end()), None);
+        for at in 0..=model.len() as u64 {
+            assert_eq!(chain.bytes_from(Offset::new(at)), 10 * (model.len() as u64 - at));
+        }
         for ledger in 0..=ledger_id(entries.len()) {
             for entry in 0..=4 {
                 let asked = position(ledger, entry);

@@ -4,6 +4,7 @@
 //! starts the reads and delivers the completions that follow from it. Completions are delivered
 //! one at a time and in order, by whichever call comes first; a sink may call the cursor.
 
+mod deleting;
 mod keeping;
 mod moving;
 mod reading;
@@ -19,6 +20,7 @@ use georepl_storage::{Advice, MetadataError};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
+pub use deleting::DeleteError;
 pub use keeping::ACKED_RANGES_MAX;
 pub use moving::MarkDeleteError;
 pub use reading::ReadEntriesError;
@@ -30,7 +32,7 @@ use crate::machine::{
 };
 use crate::managed_ledger::{Entry, ManagedLedger, Registered};
 use crate::names::InvalidName;
-use crate::position::{Offset, Place, Position};
+use crate::position::{Offset, Position};
 use crate::progress::{InvalidProperty, Progress};
 use crate::snapshots::{Found, LoadError, PersistError, Snapshots};
 use crate::stats::CursorInternalStats;
@@ -219,9 +221,10 @@ impl ManagedCursor {
         let opened = Self::made(ledger, cursor.clone(), key, opened, Some(snapshots));
         // Only now, so that the position that is stored is the one that is used.
         opened.fold().await?;
-        if !ledger.register(name, opened.registered()) {
+        if !ledger.register(name, opened.registered(), Some(opened.floor())) {
             return Err(OpenCursorError::LedgerClosed { cursor });
         }
+        opened.see_termination();
         Ok(opened)
     }
 
@@ -234,9 +237,10 @@ impl ManagedCursor {
         let name: Arc<str> = format!("reader-{:016x}", fastrand::u64(..)).into();
         let opened = Opened::at(ledger, start);
         let reader = Self::made(ledger, name.clone(), String::new(), opened, None);
-        if !ledger.register(&name, reader.registered()) {
+        if !ledger.register(&name, reader.registered(), None) {
             return Err(OpenCursorError::LedgerClosed { cursor: name });
         }
+        reader.see_termination();
         // What was deleted before it was registered.
         Registered::trimmed(reader.clone(), ledger.start());
         Ok(reader)
@@ -259,7 +263,7 @@ impl ManagedCursor {
         let (mut snapshots, _) =
             Snapshots::load(ledger, cursor.clone(), key).await.map_err(load)?;
         snapshots.delete().await?;
-        ledger.floor_moved();
+        ledger.forget(name);
         Ok(())
     }
 
@@ -295,6 +299,13 @@ impl ManagedCursor {
         let Some(snapshots) = &self.snapshots else { return Ok(()) };
         let (_, _, state) = self.snapshot();
         snapshots.lock().await.fold(state).await
+    }
+
+    /// What ended before it was registered.
+    fn see_termination(self: &Arc<Self>) {
+        if self.ledger.is_terminated() {
+            Registered::terminated(self.clone());
+        }
     }
 
     fn registered(&self) -> Weak<dyn Registered> {
@@ -548,14 +559,11 @@ impl Registered for ManagedCursor {
         })
     }
 
-    fn floor(&self) -> Option<Offset> {
-        self.snapshots.as_ref()?;
-        let state = self.state.lock();
-        let kept = state.machine.progress().kept.keys().next();
-        let kept = kept
-            .map(|at| self.ledger.with_chain(|chain| chain.locate(Place::before(*at)).offset()));
-        let acknowledged = self.kept.borrow().mark_delete.min(state.machine.mark_delete_offset());
-        Some(kept.map_or(acknowledged, |kept| kept.min(acknowledged)))
+    fn terminated(self: Arc<Self>) {
+        self.step(|state| {
+            state.machine.appended(self.ledger.end());
+            state.machine.terminate();
+        });
     }
 
     fn trimmed(self: Arc<Self>, start: Offset) {

@@ -20,6 +20,9 @@ mod names;
 #[cfg(feature = "io")]
 mod store;
 
+#[cfg(feature = "io")]
+mod own_record;
+
 mod stats;
 
 #[cfg(feature = "io")]
@@ -36,13 +39,13 @@ mod cursor;
 
 #[cfg(feature = "io")]
 pub use cursor::{
-    ACKED_RANGES_MAX, ManagedCursor, MarkDeleteError, OpenCursorError, ReadEntriesError, ReadSink,
-    StartAt,
+    ACKED_RANGES_MAX, DeleteError, ManagedCursor, MarkDeleteError, OpenCursorError,
+    ReadEntriesError, ReadSink, StartAt,
 };
 #[cfg(feature = "io")]
 pub use managed_ledger::{
-    AppendBatch, AppendError, AppendPermit, CloseError, Entry, ManagedLedger, ManagedLedgerConfig,
-    OpenError, ReadError, Refusal,
+    AppendBatch, AppendError, AppendPermit, BacklogQuota, BeyondQuota, ChangeError, CloseError,
+    Entry, ManagedLedger, ManagedLedgerConfig, OpenError, ReadError, Refusal, Retention,
 };
 #[cfg(feature = "io")]
 pub use names::InvalidName;

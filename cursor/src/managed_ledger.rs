@@ -24,40 +24,43 @@ mod append;
 mod config;
 mod error;
 mod read;
+mod register;
 mod rollover;
+mod trimming;
 
-use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use georepl_storage::{
-    AppendSink, ClosedElsewhere, EntryId, Expected, LedgerClient, LedgerId, LedgerReader,
-    LedgerWriter, MetadataError, MetadataStore, Version, write,
+    AppendSink, ClosedElsewhere, EntryId, LedgerClient, LedgerId, LedgerReader, LedgerWriter,
+    MetadataError, MetadataStore, write,
 };
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Notify, Semaphore, oneshot};
 
 pub use append::{AppendBatch, AppendPermit};
 pub use config::ManagedLedgerConfig;
-pub use error::{AppendError, CloseError, OpenError, ReadError, Refusal};
+pub use error::{AppendError, ChangeError, CloseError, OpenError, ReadError, Refusal};
 pub use read::Entry;
+pub(crate) use register::Registered;
+pub use trimming::{BacklogQuota, BeyondQuota, Retention};
 
 use crate::chain::{Chain, LedgerState};
 use crate::names::{InvalidName, cursor_key, persistence_path, topic_key};
-use crate::position::{Offset, Position};
+use crate::own_record::OwnRecord;
+use crate::position::{Offset, Place, Position};
 use crate::records::{ListedEnd, ListedLedger, TopicRecord};
-use crate::stats::{
-    CursorInternalStats, LedgerInternalStats, ManagedLedgerInternalStats, timestamp,
-};
+use crate::stats::{LedgerInternalStats, ManagedLedgerInternalStats, timestamp};
 use crate::store::Store;
 use append::{Queue, Replies};
 use read::Handles;
+use register::Registration;
+use trimming::Recorded;
 
 /// A topic that is open here. A clone is the same topic.
 ///
@@ -93,22 +96,6 @@ use read::Handles;
 #[derive(Clone)]
 pub struct ManagedLedger(Arc<Inner>);
 
-/// What a cursor is to its topic. Called without any lock of the topic held.
-pub(crate) trait Registered: Any + Send + Sync {
-    /// The end of the topic moved. The cursor asks for it under its own lock, so that calls
-    /// which overtake each other cannot make it go back.
-    fn appended(self: Arc<Self>);
-    /// The topic was closed. Reads end at once; the future ends when the state is stored, or cannot
-    /// be.
-    fn closed(self: Arc<Self>) -> Pin<Box<dyn Future<Output = ()> + Send>>;
-    /// The first entry that must stay in the topic for it; none for one that holds nothing back.
-    fn floor(&self) -> Option<Offset>;
-    /// Everything before `start` was deleted.
-    fn trimmed(self: Arc<Self>, start: Offset);
-    /// For the topic's stats; `opened_at` is where the topic ended when it was opened.
-    fn stats(&self, opened_at: Offset) -> CursorInternalStats;
-}
-
 struct Inner {
     topic: Arc<str>,
     path: String,
@@ -122,10 +109,14 @@ struct Inner {
     end: AtomicU64,
     budget: Arc<Semaphore>,
     state: Mutex<State>,
-    /// The record's version. Whoever holds it may change the record: a rollover or a close.
-    record: tokio::sync::Mutex<Version>,
+    record: tokio::sync::Mutex<Recorded>,
     handles: Handles,
-    cursors: Mutex<BTreeMap<String, Weak<dyn Registered>>>,
+    /// By name.
+    cursors: Mutex<BTreeMap<String, Registration>>,
+    /// What some cursor holds back may have become less.
+    floor_moved: Notify,
+    /// Whether a task deletes ledgers.
+    trimming: AtomicBool,
     /// Held while a cursor is opened, so that there is one per name.
     opening: tokio::sync::Mutex<()>,
 }
@@ -209,21 +200,30 @@ impl ManagedLedger {
         let value = stored.as_ref().map_or(&[][..], |stored| &stored.value);
         let record = TopicRecord::decode(value)
             .map_err(|error| OpenError::Record { topic: topic.clone(), error })?;
-        let expected = stored.map_or(Expected::Absent, |stored| Expected::Version(stored.version));
-
+        let own = OwnRecord::new(key.clone(), stored.map(|stored| stored.version));
+        let mut recorded = Recorded::new(own, &record);
         let (mut chain, mut closed_at_ms) = (Chain::new(), BTreeMap::new());
         let out_of_order = |error| OpenError::OutOfOrder { topic: topic.clone(), error };
         for listed in record.ledgers {
-            let end = rollover::end_of(&client, &config, listed).await?;
+            let end = rollover::end_of(&client, &config, listed, record.terminated).await?;
+            if end.entries == 0 {
+                recorded.deleting.push(listed.ledger);
+                continue;
+            }
             chain.push_closed(listed.ledger, end.entries, end.bytes).map_err(out_of_order)?;
             closed_at_ms.insert(listed.ledger, end.closed_at_ms);
         }
+        let cursors = register::listed(&store, &key, &chain).await?;
         let opened_at = chain.end();
+        let intake = match record.terminated {
+            None => Intake::Open,
+            Some(_) => Intake::Refused(Refusal::Terminated { topic: topic.clone() }),
+        };
         let state = State {
             chain,
             closed_at_ms,
             queue: Queue::default(),
-            intake: Intake::Open,
+            intake,
             door: Door::Open,
             failed_in_row: 0,
             current: None,
@@ -239,28 +239,14 @@ impl ManagedLedger {
             opened_at,
             end: AtomicU64::new(opened_at.get()),
             state: Mutex::new(state),
-            record: tokio::sync::Mutex::new(Version(0)),
+            record: tokio::sync::Mutex::new(recorded),
             handles: Handles::default(),
-            cursors: Mutex::default(),
+            cursors: Mutex::new(cursors),
+            floor_moved: Notify::new(),
+            trimming: AtomicBool::new(false),
             opening: tokio::sync::Mutex::default(),
         });
-        let writer = inner.create_ledger().await?;
-        let listed = {
-            let mut state = inner.state.lock();
-            state.chain.push_open(writer.id()).map_err(out_of_order)?;
-            state.listed()
-        };
-        match inner.put_record(listed, expected).await {
-            Ok(version) => *inner.record.lock().await = version,
-            Err(error) => {
-                inner.discard_unlisted(&writer, &error).await;
-                return Err(match error {
-                    MetadataError::VersionConflict { .. } => OpenError::Fenced { topic },
-                    other => other.into(),
-                });
-            }
-        }
-        inner.state.lock().current = Some(Current::new(writer));
+        inner.begin(record.terminated).await?;
         Ok(Self(inner))
     }
 
@@ -269,9 +255,13 @@ impl ManagedLedger {
     ///
     /// Cancel-safe: dropping the future gives up the place in the order, and nothing else.
     ///
+    /// A topic that is at its backlog quota makes it wait too, or refuses.
+    ///
     /// # Errors
-    /// [`AppendError::Refused`] when the topic takes no appends, also while waiting.
+    /// [`AppendError::Refused`] when the topic takes no appends, also while waiting;
+    /// [`AppendError::BacklogFull`].
     pub async fn reserve(&self, bytes: u64) -> Result<AppendPermit, AppendError> {
+        self.0.within_quota().await?;
         // An empty entry is charged too, or their number would have no bound.
         let budget = u64::from(self.0.config.append_bytes_in_flight_max);
         let charged = bytes.clamp(1, budget.max(1)) as u32;
@@ -365,7 +355,7 @@ impl ManagedLedger {
         let newest = state.chain.ledgers().next_back();
         ManagedLedgerInternalStats {
             entries_added_counter: state.chain.end().since(opened_at),
-            number_of_entries: state.chain.end().get(),
+            number_of_entries: state.chain.end().since(state.chain.start()),
             total_size: state.chain.bytes(),
             current_ledger_entries: newest.map_or(0, |info| info.entries),
             current_ledger_size: newest.map_or(0, |info| info.bytes),
@@ -408,9 +398,6 @@ impl ManagedLedger {
         self.0.state.lock().chain.start()
     }
 
-    /// What a cursor holds back in the topic became less.
-    pub(crate) fn floor_moved(&self) {}
-
     /// Runs `f` on the chain of ledgers, under the topic's lock.
     pub(crate) fn with_chain<R>(&self, f: impl FnOnce(&Chain) -> R) -> R {
         f(&self.0.state.lock().chain)
@@ -418,35 +405,6 @@ impl ManagedLedger {
 
     pub(crate) fn cursor_key(&self, cursor: &str) -> Result<String, InvalidName> {
         cursor_key(&self.0.path, cursor)
-    }
-
-    /// Held while a cursor is looked up and, if there is none, opened and registered.
-    pub(crate) async fn opening(&self) -> tokio::sync::MutexGuard<'_, ()> {
-        self.0.opening.lock().await
-    }
-
-    /// The cursor of this name, if it is open.
-    pub(crate) fn registered(&self, name: &str) -> Option<Arc<dyn Registered>> {
-        self.0.cursors.lock().get(name)?.upgrade()
-    }
-
-    /// Wakes the cursor from now on. False when the topic is closed.
-    pub(crate) fn register(&self, name: &str, cursor: Weak<dyn Registered>) -> bool {
-        let mut cursors = self.0.cursors.lock();
-        cursors.retain(|_, cursor| cursor.strong_count() > 0);
-        let open = self.0.state.lock().door == Door::Open;
-        if open {
-            cursors.insert(name.to_owned(), cursor);
-        }
-        open
-    }
-
-    /// Takes the cursor off the register, unless its name belongs to a later one by now.
-    pub(crate) fn unregister(&self, name: &str, cursor: &Weak<dyn Registered>) {
-        let mut cursors = self.0.cursors.lock();
-        if cursors.get(name).is_some_and(|registered| registered.ptr_eq(cursor)) {
-            cursors.remove(name);
-        }
     }
 
     /// The place before `offset`, in Pulsar's words: the entry there, or entry -1.
@@ -471,6 +429,38 @@ impl fmt::Debug for ManagedLedger {
 }
 
 impl Inner {
+    /// Takes the topic over, by writing its record: with a first ledger, unless it was terminated.
+    async fn begin(self: &Arc<Self>, terminated: Option<Place>) -> Result<(), OpenError> {
+        let mut record = self.record.lock().await;
+        let writer = match terminated {
+            Some(_) => None,
+            None => Some(self.create_ledger().await?),
+        };
+        let listed = {
+            let mut state = self.state.lock();
+            if let Some(writer) = &writer {
+                let pushed = state.chain.push_open(writer.id());
+                pushed
+                    .map_err(|error| OpenError::OutOfOrder { topic: self.topic.clone(), error })?;
+            }
+            state.listed()
+        };
+        if let Err(error) = record.put(&self.store, listed).await {
+            if let Some(writer) = &writer {
+                self.discard_unlisted(writer, &error).await;
+            }
+            return Err(match error {
+                MetadataError::VersionConflict { .. } => {
+                    OpenError::Fenced { topic: self.topic.clone() }
+                }
+                other => other.into(),
+            });
+        }
+        self.state.lock().current = writer.map(Current::new);
+        self.delete_ledgers(&mut record).await;
+        Ok(())
+    }
+
     fn end(&self) -> Offset {
         Offset::new(self.end.load(Ordering::Acquire))
     }
@@ -550,7 +540,7 @@ impl Inner {
         }
         state.queue.fail_all(&refusal, &mut replies);
         drop(state);
-        self.budget.close();
+        self.stop_waiting();
         replies.send();
     }
 
@@ -568,22 +558,6 @@ impl Inner {
 
     fn write_failed(&self, reason: impl fmt::Display) -> Refusal {
         Refusal::WriteFailed { topic: self.topic.clone(), reason: reason.to_string().into() }
-    }
-
-    fn registered_by_name(&self) -> impl Iterator<Item = (String, Arc<dyn Registered>)> {
-        let cursors = self.cursors.lock();
-        let open = cursors.iter().filter_map(|(name, c)| Some((name.clone(), c.upgrade()?)));
-        open.collect::<Vec<_>>().into_iter()
-    }
-
-    fn wake_cursors(&self) {
-        // Cursors are woken under the lock of the register alone. One that was dropped meanwhile
-        // is not dropped under it: nothing that a cursor's end does needs the register.
-        for cursor in self.cursors.lock().values() {
-            if let Some(cursor) = cursor.upgrade() {
-                cursor.appended();
-            }
-        }
     }
 }
 
@@ -696,6 +670,7 @@ impl State {
             (Intake::Refused(Refusal::Fenced { .. } | Refusal::Lost { .. }), _) => "Fenced",
             (Intake::Refused(Refusal::WriteFailed { .. }), _) => "WriteFailed",
             (Intake::Refused(Refusal::Closed { .. }), _) => "Closed",
+            (Intake::Refused(Refusal::Terminated { .. }), _) => "Terminated",
             (Intake::Open, Some(Current { progress: Progress::RollingOver, .. })) => {
                 "ClosingLedger"
             }

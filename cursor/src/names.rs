@@ -58,6 +58,24 @@ fn encoded(name: &str) -> String {
     text
 }
 
+/// The name that was encoded; text that no encoding yields is taken as it is.
+pub(crate) fn decoded(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, tail @ ..] = rest {
+        let escaped = match (first, tail) {
+            (b'%', [high, low, ..]) => {
+                let digit = |byte: &u8| char::from(*byte).to_digit(16);
+                digit(high).zip(digit(low)).map(|(high, low)| (16 * high + low) as u8)
+            }
+            _ => None,
+        };
+        rest = if escaped.is_some() { &tail[2..] } else { tail };
+        bytes.push(escaped.unwrap_or(if *first == b'+' { b' ' } else { *first }));
+    }
+    String::from_utf8(bytes).unwrap_or_else(|_| text.to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -70,6 +88,14 @@ mod tests {
         let key = cursor_key("acme/eu/persistent/orders", "pulsar.repl.us/west").unwrap();
         assert_eq!(key, "managed-ledgers/acme/eu/persistent/orders/pulsar.repl.us%2Fwest");
         assert_eq!(persistence_path("acme/orders").unwrap(), "acme/orders");
+    }
+
+    #[test]
+    fn encoded_names_are_read_again() {
+        for name in ["orders v2/é", "a+b%", "pulsar.repl.us/west", ""] {
+            assert_eq!(decoded(&encoded(name)), name);
+        }
+        assert_eq!(decoded("%zz%4"), "%zz%4");
     }
 
     #[test]

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! 1. The record names a ledger only when that ledger holds a whole snapshot.
-//! 2. The record moves by compare-and-set and carries a token of the handle that wrote it, so that this handle knows
-//!    its own work after a lost answer, and only that.
+//! 2. The record moves by compare-and-set and carries a token of the handle that wrote it, so that nobody else ever
+//!    writes the same bytes.
 //! 3. A ledger is deleted after the record no longer names it.
 
 use std::collections::BTreeMap;
@@ -15,13 +15,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use georepl_storage::{
-    Advice, Answers, AppendSink, CreateError, EntryId, Evidence, Expected, LedgerClient, LedgerId,
+    Advice, Answers, AppendSink, CreateError, EntryId, Evidence, LedgerClient, LedgerId,
     LedgerOptions, LedgerReader, LedgerState, LedgerWriter, MetadataError, OpenError, ReadError,
     ReplicaError, Version, recover, write,
 };
 use tokio::sync::watch;
 
 use crate::managed_ledger::ManagedLedger;
+use crate::own_record::OwnRecord;
 use crate::progress::InvalidProperty;
 use crate::records::{CursorRecord, RecordError, Snapshot};
 
@@ -38,19 +39,11 @@ const OWNER: &str = "#pulsar.internal.georepl.owner";
 pub(crate) struct Snapshots {
     topic: ManagedLedger,
     cursor: Arc<str>,
-    key: String,
     token: String,
+    own: OwnRecord,
+    /// What was written last.
     record: CursorRecord,
-    expected: Expected,
-    /// Whether a change was made whose answer was not seen.
-    doubt: Doubt,
     log: Option<Log>,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Doubt {
-    None,
-    LastChange,
 }
 
 /// What was found of a cursor.
@@ -146,23 +139,25 @@ impl Snapshots {
         cursor: Arc<str>,
         key: String,
     ) -> Result<(Self, Option<Found>), LoadError> {
+        let stored = topic.store().get(&key).await?;
+        let own = OwnRecord::new(key, stored.as_ref().map(|stored| stored.version));
+        let record =
+            stored.as_ref().map(|stored| CursorRecord::decode(&stored.value)).transpose()?;
         let mut snapshots = Self {
             topic: topic.clone(),
             cursor,
-            key,
             token: format!("{:016x}", fastrand::u64(..)),
-            record: CursorRecord::default(),
-            expected: Expected::Absent,
-            doubt: Doubt::None,
+            own,
+            record: record.unwrap_or_default(),
             log: None,
         };
-        let Some(stored) = topic.store().get(&snapshots.key).await? else {
-            return Ok((snapshots, None));
+        // Nobody else's bytes are ever the same.
+        snapshots.record.properties.insert(OWNER.into(), snapshots.token.clone());
+        let found = match stored {
+            Some(_) => Some(snapshots.newest().await?),
+            None => None,
         };
-        snapshots.record = CursorRecord::decode(&stored.value)?;
-        snapshots.expected = Expected::Version(stored.version);
-        let found = snapshots.newest().await?;
-        Ok((snapshots, Some(found)))
+        Ok((snapshots, found))
     }
 
     /// The newest snapshot that can be read. One that is damaged on all bookies is passed over; one that cannot be read
@@ -248,12 +243,7 @@ impl Snapshots {
 
     /// Removes the cursor: first what names its ledger, then that.
     pub(crate) async fn delete(&mut self) -> Result<(), MetadataError> {
-        self.settle().await?;
-        let Expected::Version(version) = self.expected else { return Ok(()) };
-        match self.topic.store().delete(&self.key, version).await {
-            Ok(()) | Err(MetadataError::NotFound { .. }) => {}
-            Err(error) => return Err(error),
-        }
+        self.own.delete(self.topic.store()).await?;
         self.log = None;
         if let Some(ledger) = self.record.cursor_ledger.take() {
             self.discard(ledger).await;
@@ -278,7 +268,7 @@ impl Snapshots {
         match stored {
             Ok(()) => self.log = Some(log),
             // In doubt the record may name it.
-            Err(_) if self.doubt == Doubt::None => self.discard(ledger).await,
+            Err(_) if !self.own.is_in_doubt() => self.discard(ledger).await,
             Err(_) => {}
         }
         stored
@@ -335,56 +325,10 @@ impl Snapshots {
         }
     }
 
-    /// Writes the record. A conflict with a write of this handle that came late is none.
-    async fn put(&mut self, mut record: CursorRecord) -> Result<Version, MetadataError> {
-        record.properties.insert(OWNER.into(), self.token.clone());
-        let value = record.encode();
-        for last_attempt in [false, true] {
-            if self.doubt == Doubt::LastChange {
-                self.settle().await?;
-            }
-            let expected = self.expected;
-            // Dropped while it waits, this leaves the doubt.
-            self.doubt = Doubt::LastChange;
-            match self.topic.store().put(&self.key, value.clone(), expected).await {
-                Ok(version) => {
-                    self.doubt = Doubt::None;
-                    self.expected = Expected::Version(version);
-                    self.record = record;
-                    return Ok(version);
-                }
-                Err(error @ MetadataError::Unavailable { .. }) => return Err(error),
-                Err(error) if last_attempt => {
-                    self.doubt = Doubt::None;
-                    return Err(error);
-                }
-                // Perhaps with an earlier change of this handle: it decides what is stored.
-                Err(_) => {}
-            }
-        }
-        unreachable!("the last attempt returns")
-    }
-
-    /// After a doubt, finds out what the record is. Of several changes by this handle the last to land counts; one that
-    /// has not landed yet expects a version that the next change takes away.
-    async fn settle(&mut self) -> Result<(), MetadataError> {
-        let stored = self.topic.store().get(&self.key).await?;
-        let conflict = match stored {
-            None if self.expected == Expected::Absent => return Ok(()),
-            None => MetadataError::NotFound { key: self.key.clone() },
-            Some(stored) if self.expected == Expected::Version(stored.version) => return Ok(()),
-            Some(stored) => match CursorRecord::decode(&stored.value) {
-                Ok(record) if record.properties.get(OWNER) == Some(&self.token) => {
-                    self.expected = Expected::Version(stored.version);
-                    self.record = record;
-                    return Ok(());
-                }
-                _ => MetadataError::VersionConflict { key: self.key.clone() },
-            },
-        };
-        // Certain, and for ever: whatever of this handle is still under way expects an older version.
-        self.doubt = Doubt::None;
-        Err(conflict)
+    async fn put(&mut self, record: CursorRecord) -> Result<Version, MetadataError> {
+        let version = self.own.put(self.topic.store(), record.encode()).await?;
+        self.record = record;
+        Ok(version)
     }
 
     /// Deletes a ledger that nothing names. If that fails it is left.

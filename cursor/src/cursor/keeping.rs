@@ -203,6 +203,16 @@ impl ManagedCursor {
         }
     }
 
+    /// The first entry that must stay in the topic for it.
+    pub(super) fn floor(&self) -> Offset {
+        let state = self.state.lock();
+        let kept = state.machine.progress().kept.keys().next().copied();
+        let kept =
+            kept.map(|at| self.ledger.with_chain(|chain| chain.locate(Place::before(at)).offset()));
+        let acknowledged = self.kept.borrow().mark_delete.min(state.machine.mark_delete_offset());
+        kept.map_or(acknowledged, |kept| kept.min(acknowledged))
+    }
+
     fn note(&self, changes: u64, mark_delete: Offset, stored: &Result<(), PersistError>) {
         self.kept.send_modify(|kept| {
             kept.attempts += 1;
@@ -213,7 +223,7 @@ impl ManagedCursor {
             }
         });
         match stored {
-            Ok(()) => self.ledger.floor_moved(),
+            Ok(()) => self.ledger.holds_back(&self.name, self.floor()),
             Err(error) => tracing::warn!(topic = self.ledger.name(), "{error}"),
         }
     }

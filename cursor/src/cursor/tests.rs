@@ -10,6 +10,7 @@ use crate::testing::{Region, Silence, append};
 
 mod keeping;
 mod moving;
+mod topic;
 
 const LIMITS: ReadLimits = ReadLimits { entries: 100, bytes: 1 << 20 };
 

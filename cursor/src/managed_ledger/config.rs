@@ -2,6 +2,8 @@
 
 use georepl_storage::{Password, QuorumSizes};
 
+use super::trimming::{BacklogQuota, Retention};
+
 /// Settings of a topic. The defaults are those of Apache Pulsar, but for three copies.
 #[derive(Clone, Debug)]
 pub struct ManagedLedgerConfig {
@@ -23,6 +25,10 @@ pub struct ManagedLedgerConfig {
     /// The largest entry, in bytes. Default 5 MiB - 16 KiB: with what the bookies' protocol puts
     /// around it, it fits their frame of 5 MiB.
     pub entry_bytes_max: usize,
+    /// For how long entries stay that every cursor has acknowledged. Default for ever.
+    pub retention: Retention,
+    /// How much may wait for the slowest cursor. Default as much as the disks take.
+    pub backlog_quota: Option<BacklogQuota>,
 }
 
 impl Default for ManagedLedgerConfig {
@@ -34,6 +40,8 @@ impl Default for ManagedLedgerConfig {
             ledger_bytes_max: 2 << 30,
             append_bytes_in_flight_max: 64 << 20,
             entry_bytes_max: (5 << 20) - (16 << 10),
+            retention: Retention::FOREVER,
+            backlog_quota: None,
         }
     }
 }

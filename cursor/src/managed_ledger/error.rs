@@ -98,6 +98,47 @@ pub enum Refusal {
         /// The topic.
         topic: Arc<str>,
     },
+    /// It was terminated: it has its last entry.
+    #[error("topic {topic} is terminated: it takes no entry any more")]
+    Terminated {
+        /// The topic.
+        topic: Arc<str>,
+    },
+}
+
+impl Refusal {
+    /// What to do about it.
+    pub const fn advice(&self) -> Advice {
+        match self {
+            Self::Fenced { .. }
+            | Self::Lost { .. }
+            | Self::WriteFailed { .. }
+            | Self::Closed { .. } => Advice::Reopen,
+            Self::Terminated { .. } => Advice::GiveUp,
+        }
+    }
+}
+
+/// Why what is recorded of a topic was not changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ChangeError {
+    /// The topic is closed, or somebody else's. Nothing was changed.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// The metadata store did not answer.
+    #[error(transparent)]
+    Metadata(#[from] MetadataError),
+}
+
+impl ChangeError {
+    /// What to do about it.
+    pub const fn advice(&self) -> Advice {
+        match self {
+            Self::Refused(refusal) => refusal.advice(),
+            // Doing it twice changes nothing more.
+            Self::Metadata(_) => Advice::Retry,
+        }
+    }
 }
 
 /// Why an append failed.
@@ -119,6 +160,18 @@ pub enum AppendError {
         /// The limit, `entry_bytes_max`.
         bytes_max: usize,
     },
+    /// The slowest cursor is too far behind, and the topic is set to refuse publishers then. Nothing was written.
+    #[error(
+        "topic {topic} has a backlog of {backlog} bytes, and its quota is {bytes_max}; publish again when its cursors have moved on"
+    )]
+    BacklogFull {
+        /// The topic.
+        topic: Arc<str>,
+        /// Bytes of payload that some cursor has not acknowledged.
+        backlog: u64,
+        /// The quota.
+        bytes_max: u64,
+    },
     /// The batch is larger than what was reserved for it. Nothing was written.
     #[error("a batch of {bytes} bytes came with a permit for {reserved}; reserve its whole size")]
     BeyondPermit {
@@ -138,7 +191,8 @@ impl AppendError {
     /// What to do about it.
     pub const fn advice(&self) -> Advice {
         match self {
-            Self::Refused(_) | Self::OutcomeUnknown(_) => Advice::Reopen,
+            Self::Refused(refusal) | Self::OutcomeUnknown(refusal) => refusal.advice(),
+            Self::BacklogFull { .. } => Advice::Retry,
             Self::EntryTooLarge { .. } | Self::BeyondPermit { .. } => Advice::GiveUp,
         }
     }

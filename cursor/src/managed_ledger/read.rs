@@ -145,7 +145,7 @@ impl Handles {
         self.0.lock().clear();
     }
 
-    fn remove(&self, ledger: LedgerId) {
+    pub(super) fn remove(&self, ledger: LedgerId) {
         self.0.lock().remove(&ledger);
     }
 

@@ -4,19 +4,20 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use georepl_storage::{
-    CloseError as LedgerCloseError, ClosedElsewhere, CreateError, EntryId, Expected, LedgerClient,
-    LedgerEnd, LedgerId, LedgerOptions, LedgerState, LedgerWriter, MetadataError, Version, recover,
+    CloseError as LedgerCloseError, ClosedElsewhere, CreateError, EntryId, LedgerClient, LedgerEnd,
+    LedgerId, LedgerOptions, LedgerState, LedgerWriter, MetadataError, recover,
 };
 use tokio::task::JoinHandle;
 
 use super::append::Replies;
 use super::error::{CloseError, OpenError, Refusal};
+use super::trimming::Recorded;
 use super::{
     Confirmations, Current, Door, Inner, Intake, ManagedLedger, ManagedLedgerConfig, Progress,
     State, now_ms,
 };
-use crate::names::topic_key;
-use crate::records::{ListedEnd, ListedLedger, TopicRecord};
+use crate::position::Place;
+use crate::records::{ListedEnd, ListedLedger};
 
 /// How many ledgers in a row may fail with nothing confirmed before the topic takes no more appends. The first may have
 /// met bookies that are about to leave the registry; three in a row say that this storage cannot be written to.
@@ -39,7 +40,7 @@ impl ManagedLedger {
                 state.intake = Intake::Refused(Refusal::Closed { topic });
             }
         }
-        inner.budget.close();
+        inner.stop_waiting();
         let closed = inner.close_current().await;
         // Under the register's lock, so that no cursor is registered behind the closed door.
         {
@@ -64,9 +65,10 @@ impl Intake {
             Self::Refused(Refusal::Lost { topic, elsewhere }) => {
                 Some(CloseError::Lost { topic: topic.clone(), elsewhere: *elsewhere })
             }
-            Self::Open | Self::Refused(Refusal::WriteFailed { .. } | Refusal::Closed { .. }) => {
-                None
-            }
+            Self::Open
+            | Self::Refused(
+                Refusal::WriteFailed { .. } | Refusal::Closed { .. } | Refusal::Terminated { .. },
+            ) => None,
         }
     }
 }
@@ -85,25 +87,6 @@ impl Inner {
             custom: BTreeMap::from(custom),
         };
         self.client.create(options, Arc::new(Confirmations(Arc::downgrade(self)))).await
-    }
-
-    /// Writes the topic's record. A conflict is judged by what is stored: if that is what was to
-    /// be written, it is the work of this call, whose first answer was lost on the way.
-    pub(super) async fn put_record(
-        &self,
-        ledgers: Vec<ListedLedger>,
-        expected: Expected,
-    ) -> Result<Version, MetadataError> {
-        let (key, value) = (topic_key(&self.path), TopicRecord { ledgers }.encode());
-        let error = match self.store.put(&key, value.clone(), expected).await {
-            Ok(version) => return Ok(version),
-            Err(error) => error,
-        };
-        // Every record names a ledger that only its writer created, so equal bytes are ours.
-        match self.store.get(&key).await {
-            Ok(Some(stored)) if stored.value == value => Ok(stored.version),
-            _ => Err(error),
-        }
     }
 
     /// Starts a task that closes full ledgers and begins the next until one has room for all that
@@ -125,7 +108,7 @@ impl Inner {
         state.current.as_ref().is_some_and(|current| current.progress == Progress::RollingOver)
     }
 
-    async fn begin_next(self: &Arc<Self>, version: &mut Version) -> Result<(), Refusal> {
+    async fn begin_next(self: &Arc<Self>, record: &mut Recorded) -> Result<(), Refusal> {
         let Some(old) = self.writer() else { return Ok(()) };
         // The close waits for the last entries, the creation does not: both run at once.
         let (end, created) = tokio::join!(self.end_ledger(&old), self.create_ledger());
@@ -137,12 +120,9 @@ impl Inner {
                 return Err(refusal);
             }
         };
-        match self.put_record(listed, Expected::Version(*version)).await {
-            Ok(stored) => *version = stored,
-            Err(error) => {
-                self.discard_unlisted(&next, &error).await;
-                return Err(self.refusal_for(&error));
-            }
+        if let Err(error) = record.put(&self.store, listed).await {
+            self.discard_unlisted(&next, &error).await;
+            return Err(self.refusal_for(&error));
         }
         let mut state = self.state.lock();
         let current = state.current.replace(Current::new(next));
@@ -150,6 +130,8 @@ impl Inner {
             self.handles.insert(old.writer.id(), old.reader);
         }
         self.send_to_current(&mut state);
+        drop(state);
+        self.let_go();
         Ok(())
     }
 
@@ -259,7 +241,7 @@ impl Inner {
             // A rollover that is due or runs is waited for: it still sends what was taken. It fails only together with
             // its runtime.
             let rolled = self.start_rollover().await;
-            let version = self.record.lock().await;
+            let record = self.record.lock().await;
             let Some(writer) = self.writer() else {
                 return self.state.lock().intake.close_error().map_or(Ok(()), Err);
             };
@@ -268,14 +250,14 @@ impl Inner {
             if rolled.is_ok() && self.is_rolling_over() {
                 continue;
             }
-            return self.list_end(version, &writer, closed).await;
+            return self.list_end(record, &writer, closed).await;
         }
     }
 
     /// Writes the end of the last ledger into the record, unless it is for somebody else to do so.
     async fn list_end(
         &self,
-        mut version: tokio::sync::MutexGuard<'_, Version>,
+        mut record: tokio::sync::MutexGuard<'_, Recorded>,
         writer: &LedgerWriter,
         closed: Result<LedgerEnd, LedgerCloseError>,
     ) -> Result<(), CloseError> {
@@ -302,8 +284,12 @@ impl Inner {
         if let Some(last) = listed.last_mut() {
             last.end = Some(closed);
         }
-        *version = match self.put_record(listed, Expected::Version(*version)).await {
-            Ok(version) => version,
+        if let Intake::Refused(Refusal::Terminated { .. }) = self.state.lock().intake {
+            let place = Place { ledger: writer.id(), entries: closed.entries };
+            record.terminated = Some(place);
+        }
+        match record.put(&self.store, listed).await {
+            Ok(()) => {}
             Err(MetadataError::Unavailable { key, reason }) => {
                 return Err(MetadataError::Unavailable { key, reason }.into());
             }
@@ -311,7 +297,7 @@ impl Inner {
                 self.fail(self.fenced());
                 return Err(CloseError::Fenced { topic: topic() });
             }
-        };
+        }
         self.state.lock().current = None;
         Ok(())
     }
@@ -327,16 +313,17 @@ pub(super) async fn end_of(
     client: &LedgerClient,
     config: &ManagedLedgerConfig,
     listed: ListedLedger,
+    terminated: Option<Place>,
 ) -> Result<ListedEnd, OpenError> {
     if let Some(end) = listed.end {
         return Ok(end);
     }
     let end = recovered_end(client, config, listed.ledger).await?;
-    Ok(ListedEnd {
-        entries: EntryId::following(end.last_entry).get(),
-        bytes: end.length,
-        closed_at_ms: now_ms(),
-    })
+    let found = EntryId::following(end.last_entry).get();
+    // Where a topic was terminated its last ledger may be listed as open, and may hold more.
+    let terminated = terminated.filter(|place| place.ledger == listed.ledger);
+    let entries = terminated.map_or(found, |place| place.entries.min(found));
+    Ok(ListedEnd { entries, bytes: end.length, closed_at_ms: now_ms() })
 }
 
 /// Recovers a ledger, and returns where it ends.

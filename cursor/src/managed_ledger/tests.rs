@@ -1,6 +1,6 @@
 use georepl_storage::fault::{Fault, ReleaseOrder, StoreFault};
 use georepl_storage::{
-    Advice, BookieError, Password, decode_metadata, encode_metadata, ledger_key,
+    Advice, BookieError, Expected, Password, decode_metadata, encode_metadata, ledger_key,
 };
 
 use super::*;
@@ -42,7 +42,7 @@ async fn fenced_topic_refuses_by_name() {
     let topic = region.topic().await;
     let key = topic_key(&topic.0.path);
     let stored = region.store.get(&key).await.unwrap().unwrap();
-    let other = TopicRecord { ledgers: Vec::new() }.encode();
+    let other = TopicRecord::default().encode();
     region.store.put(&key, other, Expected::Version(stored.version)).await.unwrap();
 
     let permit = topic.reserve(100).await.unwrap();

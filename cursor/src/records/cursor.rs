@@ -9,7 +9,9 @@ use bytes::Bytes;
 use georepl_storage::LedgerId;
 use prost::Message;
 
-use super::{Present, RecordError, in_range, refuse, stored, unwrap};
+use super::{
+    NestedPosition, Present, RecordError, StringProperty, in_range, refuse, stored, unwrap,
+};
 use crate::position::Place;
 
 /// The state of a cursor as it is stored: as one.
@@ -38,7 +40,6 @@ impl CursorRecord {
     /// The record's bytes.
     pub fn encode(&self) -> Bytes {
         let state = StoredPosition::from(&self.state);
-        let cursor_properties = self.properties.iter();
         let record = StoredCursor {
             cursor_ledger: self.cursor_ledger.map_or(STATE_IS_HERE, |ledger| stored(ledger.get())),
             mark_delete_ledger: Some(state.ledger),
@@ -46,9 +47,7 @@ impl CursorRecord {
             ranges: state.ranges,
             properties: state.properties,
             batch_indexes: Vec::new(),
-            cursor_properties: cursor_properties
-                .map(|(name, value)| StringProperty { name: name.clone(), value: value.clone() })
-                .collect(),
+            cursor_properties: StringProperty::list(&self.properties),
         };
         record.encode_to_vec().into()
     }
@@ -137,19 +136,6 @@ impl StoredPosition {
     }
 }
 
-impl NestedPosition {
-    fn of(place: Place) -> Self {
-        Self { ledger: stored(place.ledger.get()), entry: stored(place.entries) - 1 }
-    }
-
-    fn place(self) -> Result<Place, RecordError> {
-        let ledger = LedgerId(in_range("ledgerId", self.ledger)?);
-        let next = self.entry.checked_add(1);
-        let entries = in_range("entryId", next.unwrap_or(-1))?;
-        Ok(Place { ledger, entries })
-    }
-}
-
 impl LongListMap {
     /// The runs of set bits; bit j of word i is entry 64 i + j.
     fn ranges(self) -> Result<Vec<(Place, Place)>, RecordError> {
@@ -222,28 +208,12 @@ struct MessageRange {
     upper: NestedPosition,
 }
 
-#[derive(Clone, Copy, PartialEq, Message)]
-struct NestedPosition {
-    #[prost(int64, required, tag = "1")]
-    ledger: i64,
-    #[prost(int64, required, tag = "2")]
-    entry: i64,
-}
-
 #[derive(Clone, PartialEq, Message)]
 struct LongProperty {
     #[prost(string, required, tag = "1")]
     name: String,
     #[prost(int64, required, tag = "2")]
     value: i64,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct StringProperty {
-    #[prost(string, required, tag = "1")]
-    name: String,
-    #[prost(string, required, tag = "2")]
-    value: String,
 }
 
 #[derive(Clone, PartialEq, Message)]

@@ -7,10 +7,15 @@
 mod cursor;
 mod topic;
 
+use std::collections::BTreeMap;
+
+use georepl_storage::LedgerId;
 use prost::Message;
 
 pub use cursor::{CursorRecord, Snapshot};
 pub use topic::{ListedEnd, ListedLedger, TopicRecord};
+
+use crate::position::Place;
 
 /// Why a stored record was not understood. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -38,6 +43,43 @@ pub enum RecordError {
         /// What it is.
         value: i64,
     },
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+struct NestedPosition {
+    #[prost(int64, required, tag = "1")]
+    ledger: i64,
+    #[prost(int64, required, tag = "2")]
+    entry: i64,
+}
+
+impl NestedPosition {
+    fn of(place: Place) -> Self {
+        Self { ledger: stored(place.ledger.get()), entry: stored(place.entries) - 1 }
+    }
+
+    fn place(self) -> Result<Place, RecordError> {
+        let ledger = LedgerId(in_range("ledgerId", self.ledger)?);
+        let next = self.entry.checked_add(1);
+        let entries = in_range("entryId", next.unwrap_or(-1))?;
+        Ok(Place { ledger, entries })
+    }
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct StringProperty {
+    #[prost(string, required, tag = "1")]
+    name: String,
+    #[prost(string, required, tag = "2")]
+    value: String,
+}
+
+impl StringProperty {
+    fn list(properties: &BTreeMap<String, String>) -> Vec<Self> {
+        let property =
+            |(name, value): (&String, &String)| Self { name: name.clone(), value: value.clone() };
+        properties.iter().map(property).collect()
+    }
 }
 
 /// A message whose presence is all that matters.

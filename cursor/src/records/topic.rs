@@ -1,17 +1,26 @@
 //! The record of a topic: its ledgers, an open one without entries, size and with timestamp 0, a
 //! closed one with all three.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use georepl_storage::LedgerId;
 use prost::Message;
 
-use super::{Present, RecordError, in_range, refuse, stored, unwrap};
+use super::{
+    NestedPosition, Present, RecordError, StringProperty, in_range, refuse, stored, unwrap,
+};
+use crate::position::Place;
 
 /// The record of a topic.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TopicRecord {
     /// Its ledgers, oldest first.
     pub ledgers: Vec<ListedLedger>,
+    /// Where it ends for ever; none while it may grow.
+    pub terminated: Option<Place>,
+    /// What is noted with it.
+    pub properties: BTreeMap<String, String>,
 }
 
 /// One ledger in the record of its topic.
@@ -44,7 +53,12 @@ impl TopicRecord {
             timestamp: Some(listed.end.map_or(0, |end| stored(end.closed_at_ms))),
             ..StoredLedger::default()
         });
-        StoredTopic { ledgers: ledgers.collect(), ..StoredTopic::default() }.encode_to_vec().into()
+        let record = StoredTopic {
+            ledgers: ledgers.collect(),
+            terminated: self.terminated.map(NestedPosition::of),
+            properties: StringProperty::list(&self.properties),
+        };
+        record.encode_to_vec().into()
     }
 
     /// Reads a record. No bytes at all are the record of a topic without ledgers.
@@ -53,10 +67,12 @@ impl TopicRecord {
     /// When it is damaged, or uses what is not supported.
     pub fn decode(bytes: &[u8]) -> Result<Self, RecordError> {
         let record: StoredTopic = unwrap(bytes)?;
-        refuse(record.terminated.is_some(), "termination")?;
-        refuse(!record.properties.is_empty(), "topic properties")?;
         let ledgers = record.ledgers.into_iter().map(StoredLedger::listed);
-        Ok(Self { ledgers: ledgers.collect::<Result<_, _>>()? })
+        Ok(Self {
+            ledgers: ledgers.collect::<Result<_, _>>()?,
+            terminated: record.terminated.map(NestedPosition::place).transpose()?,
+            properties: record.properties.into_iter().map(|p| (p.name, p.value)).collect(),
+        })
     }
 }
 
@@ -82,9 +98,9 @@ struct StoredTopic {
     #[prost(message, repeated, tag = "1")]
     ledgers: Vec<StoredLedger>,
     #[prost(message, optional, tag = "2")]
-    terminated: Option<Present>,
+    terminated: Option<NestedPosition>,
     #[prost(message, repeated, tag = "3")]
-    properties: Vec<Present>,
+    properties: Vec<StringProperty>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -116,6 +132,7 @@ mod tests {
                 ListedLedger { ledger: LedgerId(3), end: Some(end) },
                 ListedLedger { ledger: LedgerId(4), end: None },
             ],
+            ..TopicRecord::default()
         }
     }
 
@@ -132,6 +149,12 @@ mod tests {
     #[test]
     fn records_round_trip_and_no_bytes_are_an_empty_topic() {
         assert_eq!(TopicRecord::decode(&topic().encode()), Ok(topic()));
+        let ended = TopicRecord {
+            terminated: Some(Place { ledger: LedgerId(3), entries: 10 }),
+            properties: BTreeMap::from([("owner".into(), "billing".into())]),
+            ..topic()
+        };
+        assert_eq!(TopicRecord::decode(&ended.encode()), Ok(ended));
         assert_eq!(TopicRecord::decode(&[]), Ok(TopicRecord::default()));
     }
 
@@ -139,9 +162,10 @@ mod tests {
     fn what_is_not_supported_is_refused_by_name() {
         let wrapped = [0x47, 0x78, 0, 0, 0, 2, 8, 1];
         assert_eq!(TopicRecord::decode(&wrapped), Err(RecordError::Compressed));
-        let terminated = StoredTopic { terminated: Some(Present {}), ..StoredTopic::default() };
-        let refused = TopicRecord::decode(&terminated.encode_to_vec()).unwrap_err();
-        assert!(refused.to_string().contains("termination"));
+        let offloaded = StoredLedger { offload: Some(Present {}), ..StoredLedger::default() };
+        let record = StoredTopic { ledgers: vec![offloaded], ..StoredTopic::default() };
+        let refused = TopicRecord::decode(&record.encode_to_vec()).unwrap_err();
+        assert!(refused.to_string().contains("offloaded ledgers"));
     }
 
     #[test]

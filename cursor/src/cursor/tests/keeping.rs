@@ -3,6 +3,7 @@
 use georepl_storage::{EntryId, LedgerId};
 
 use super::*;
+use crate::position::Place;
 use crate::progress::Kept as KeptEntry;
 use crate::records::{CursorRecord, Snapshot};
 use crate::snapshots::RECORD_RANGES_MAX;

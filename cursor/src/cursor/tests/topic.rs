@@ -1,0 +1,258 @@
+//! What a topic keeps for its cursors, and what it lets go.
+
+use std::time::Duration;
+
+use georepl_storage::{EntryId, LedgerId};
+
+use super::*;
+use crate::managed_ledger::{
+    AppendError, BacklogQuota, BeyondQuota, ManagedLedgerConfig, Refusal, Retention,
+};
+use crate::progress::Kept as KeptEntry;
+use crate::testing::NAME;
+
+const TOPIC: &str = "managed-ledgers/acme/eu/persistent/orders";
+
+fn config(retention: Retention) -> ManagedLedgerConfig {
+    ManagedLedgerConfig { ledger_entries_max: 4, retention, ..Default::default() }
+}
+
+async fn exists(region: &Region, ledger: u64) -> bool {
+    region.client.open(LedgerId(ledger), &Default::default()).await.is_ok()
+}
+
+/// Waits until the topic begins at `start`; it deletes in a task of its own.
+async fn trimmed_to(topic: &ManagedLedger, start: u64) {
+    while topic.start() < Offset::new(start) {
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn ledgers_go_when_the_slowest_cursor_has_durably_acknowledged_them() {
+    let region = Region::new();
+    let topic = region.topic_with(config(Retention::NONE)).await;
+    let (fast, slow) = (cursor(&topic).await, "slow");
+    let slow = ManagedCursor::open(&topic, slow, StartAt::Earliest).await.unwrap();
+    let positions = append(&topic, 10).await;
+    fast.mark_delete(positions[9]).await.unwrap();
+    assert_eq!(topic.trim().await, Ok(0), "the slow one needs them");
+    slow.mark_delete(positions[5]).await.unwrap();
+    trimmed_to(&topic, 4).await;
+    assert!(!exists(&region, positions[0].ledger.get()).await);
+    assert!(exists(&region, positions[4].ledger.get()).await, "half of it is needed");
+    assert_eq!(topic.trim().await, Ok(0));
+    let error = topic.read(Offset::ZERO, topic.end(), 1 << 20).await.unwrap_err();
+    assert!(error.to_string().contains("no entry"), "{error}");
+    assert_eq!(topic.internal_stats().number_of_entries, 10 - 4);
+
+    // Also for one that is not open, and for what is in quarantine.
+    slow.close().await.unwrap();
+    assert_eq!(topic.trim().await, Ok(0));
+    let slow = ManagedCursor::open(&topic, "slow", StartAt::Earliest).await.unwrap();
+    let keep = |progress: &mut Progress| {
+        progress.kept.insert(positions[5], KeptEntry::Quarantined);
+    };
+    slow.store_progress(keep).await.unwrap();
+    slow.mark_delete(positions[9]).await.unwrap();
+    assert_eq!(topic.trim().await, Ok(0), "an entry of it is in quarantine");
+    slow.store_progress(|progress| progress.kept.clear()).await.unwrap();
+    trimmed_to(&topic, 8).await;
+    drop((fast, slow));
+    ManagedCursor::remove(&topic, "c").await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn b32_places_stay_right_after_trimming_and_a_restart() {
+    let region = Region::new();
+    let topic = region.topic_with(config(Retention::NONE)).await;
+    let cursor = cursor(&topic).await;
+    let positions = append(&topic, 10).await;
+    cursor.mark_delete(positions[7]).await.unwrap();
+    trimmed_to(&topic, 8).await;
+    assert_eq!((cursor.backlog(), cursor.mark_delete_offset()), (2, Offset::new(8)));
+    drop((cursor, topic));
+    let topic = region.topic_with(config(Retention::NONE)).await;
+    let cursor = super::cursor(&topic).await;
+    assert_eq!(cursor.backlog(), 2);
+    let read = cursor.read_entries(LIMITS).await.unwrap();
+    assert_eq!(read.iter().map(|e| e.position).collect::<Vec<_>>(), positions[8..]);
+    assert_eq!(cursor.mark_delete_offset(), Offset::ZERO, "what was trimmed counts no more");
+}
+
+#[tokio::test(start_paused = true)]
+async fn retention_keeps_what_is_young_and_lets_go_what_is_too_much() {
+    let region = Region::new();
+    let an_hour = Retention { time: Some(Duration::from_secs(3600)), bytes: None };
+    let topic = region.topic_with(config(an_hour)).await;
+    append(&topic, 10).await;
+    assert_eq!(topic.trim().await, Ok(0), "younger than an hour");
+    topic.close().await.unwrap();
+    let topic = region.topic_with(config(Retention::FOREVER)).await;
+    assert_eq!(topic.trim().await, Ok(0));
+    topic.close().await.unwrap();
+    // Each entry has 7 bytes: 70 in all, 42 without the first ledger.
+    let some = Retention { time: None, bytes: Some(50) };
+    let topic = region.topic_with(config(some)).await;
+    assert_eq!(topic.trim().await, Ok(1));
+    assert_eq!(topic.internal_stats().total_size, 42);
+}
+
+#[tokio::test(start_paused = true)]
+async fn deletions_that_a_crash_cut_off_are_made_up_by_the_next_owner() {
+    let region = Region::new();
+    let topic = region.topic_with(config(Retention::NONE)).await;
+    let positions = append(&topic, 10).await;
+    let first = positions[0].ledger;
+    // The record stops listing it, and then nothing is heard of the ledger's own record.
+    region.store.keep_silent(&georepl_storage::ledger_key(first), Silence::Late);
+    let trimming = topic.trim();
+    let outcome = tokio::time::timeout(Duration::from_secs(1), trimming).await;
+    drop((outcome, topic));
+    if exists(&region, first.get()).await {
+        let record = region.store.get(TOPIC).await.unwrap().unwrap();
+        assert!(String::from_utf8_lossy(&record.value).contains("georepl.deleting"));
+    }
+    let _topic = region.topic_with(config(Retention::FOREVER)).await;
+    assert!(!exists(&region, first.get()).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn publishers_are_held_at_the_quota_until_the_slowest_cursor_moves() {
+    let region = Region::new();
+    let quota = BacklogQuota { bytes: 30, beyond: BeyondQuota::Hold };
+    let config = ManagedLedgerConfig { backlog_quota: Some(quota), ..Default::default() };
+    let topic = region.topic_with(config).await;
+    let cursor = cursor(&topic).await;
+    let positions = append(&topic, 5).await;
+    let mut publish = Box::pin(topic.append("more".into()));
+    assert!(publish.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    cursor.mark_delete(positions[0]).await.unwrap();
+    publish.await.unwrap();
+    assert_eq!(topic.end(), Offset::new(6));
+    let waiting = tokio::spawn({
+        let topic = topic.clone();
+        async move { topic.append("never".into()).await }
+    });
+    tokio::task::yield_now().await;
+    topic.close().await.unwrap();
+    let refused = waiting.await.unwrap().unwrap_err();
+    assert!(matches!(refused, AppendError::Refused(Refusal::Closed { .. })), "{refused}");
+}
+
+#[tokio::test]
+async fn publishers_are_refused_at_the_quota_if_the_topic_is_set_to() {
+    let region = Region::new();
+    let quota = BacklogQuota { bytes: 30, beyond: BeyondQuota::Refuse };
+    let config = ManagedLedgerConfig { backlog_quota: Some(quota), ..Default::default() };
+    let topic = region.topic_with(config).await;
+    append(&topic, 5).await;
+    append(&topic, 5).await;
+    let cursor = cursor(&topic).await;
+    let error = topic.append("more".into()).await.unwrap_err();
+    assert!(error.to_string().contains("a backlog of 70 bytes"), "{error}");
+    assert_eq!(error.advice(), Advice::Retry);
+    cursor.clear_backlog().await.unwrap();
+    topic.append("more".into()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_terminated_topic_keeps_its_end_and_its_readers_learn_of_it() {
+    let region = Region::new();
+    let topic = region.topic().await;
+    let waiting = cursor(&topic).await;
+    let (read, last) = tokio::join!(waiting.read_entries_or_wait(LIMITS), topic.terminate());
+    assert_eq!((read, last), (Err(ReadEntriesError::Terminated), Ok(None)));
+    let region = Region::new();
+    let topic = region.topic().await;
+    let positions = append(&topic, 6).await;
+    assert_eq!(topic.terminate().await, Ok(Some(positions[5])));
+    assert_eq!(topic.terminate().await, Ok(Some(positions[5])), "may be called again");
+    let refused = topic.append("x".into()).await.unwrap_err();
+    assert!(matches!(refused, AppendError::Refused(Refusal::Terminated { .. })), "{refused}");
+    assert_eq!(refused.advice(), Advice::GiveUp);
+    topic.close().await.unwrap();
+
+    let topic = region.topic().await;
+    assert!(topic.is_terminated());
+    assert!(topic.append("x".into()).await.is_err());
+    let cursor = cursor(&topic).await;
+    assert_eq!(offsets(&cursor.read_entries(LIMITS).await.unwrap()), [0, 1, 2, 3, 4, 5]);
+    let end = cursor.read_entries_or_wait(LIMITS).await.unwrap_err();
+    assert_eq!(end, ReadEntriesError::Refused(ReadRefused::Terminated));
+}
+
+#[tokio::test]
+async fn properties_are_durable_and_survive_rollovers() {
+    let region = Region::new();
+    let topic = region.topic().await;
+    let set = |name: &str, value: &str| (name.to_owned(), Some(value.to_owned()));
+    topic.set_properties([set("owner", "billing"), set("tier", "1")]).await.unwrap();
+    append(&topic, 10).await;
+    topic.set_properties([("tier".to_owned(), None)]).await.unwrap();
+    drop(topic);
+    let topic = region.topic().await;
+    let properties = topic.properties().await;
+    assert_eq!(properties.into_iter().collect::<Vec<_>>(), [("owner".into(), "billing".into())]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_lost_while_a_property_changes_does_not_fence_the_topic() {
+    for silence in [Silence::Made, Silence::Late] {
+        let region = Region::new();
+        let topic = region.topic().await;
+        region.store.keep_silent(TOPIC, silence);
+        let set = |value: &str| [("a".to_owned(), Some(value.to_owned()))];
+        let first = topic.set_properties(set("1")).await;
+        match silence {
+            Silence::Made => assert_eq!(first, Ok(())),
+            Silence::Late => assert_eq!(first.unwrap_err().advice(), Advice::Retry),
+        }
+        topic.set_properties(set("2")).await.unwrap();
+        append(&topic, 10).await;
+        assert_eq!(topic.properties().await["a"], "2", "{silence:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_deleted_topic_is_gone_with_its_cursors_and_ledgers_and_may_be_made_anew() {
+    let region = Region::new();
+    let topic = region.topic().await;
+    let positions = append(&topic, 10).await;
+    let cursor = cursor(&topic).await;
+    cursor.mark_delete(positions[2]).await.unwrap();
+    topic.delete().await.unwrap();
+    assert_eq!(region.store.children(TOPIC).await.unwrap(), Vec::<String>::new());
+    assert_eq!(region.store.get(TOPIC).await.unwrap(), None);
+    for ledger in 0..8 {
+        assert!(!exists(&region, ledger).await, "ledger {ledger}");
+    }
+    let topic = region.topic().await;
+    assert_eq!((topic.name(), topic.end()), (NAME, Offset::ZERO));
+    assert_eq!(super::cursor(&topic).await.backlog(), 0);
+}
+
+#[tokio::test]
+async fn empty_ledgers_of_earlier_owners_are_not_kept() {
+    let region = Region::new();
+    for _ in 0..3 {
+        region.topic().await.close().await.unwrap();
+    }
+    let topic = region.topic().await;
+    let position = topic.append("x".into()).await.unwrap();
+    assert_eq!(topic.internal_stats().ledgers.len(), 1);
+    assert_eq!(position.entry, EntryId::FIRST);
+    assert!(!exists(&region, position.ledger.get() - 1).await);
+}
+
+#[tokio::test]
+async fn a_reader_counts_what_is_deleted_under_it_as_read() {
+    let region = Region::new();
+    let topic = region.topic_with(config(Retention::NONE)).await;
+    append(&topic, 3).await;
+    let reader = ManagedCursor::reader(&topic, StartAt::Earliest).unwrap();
+    let positions = append(&topic, 7).await;
+    trimmed_to(&topic, 8).await;
+    let read = reader.read_entries(LIMITS).await.unwrap();
+    assert_eq!(read[0].position, positions[5]);
+}

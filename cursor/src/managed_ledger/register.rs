@@ -1,0 +1,192 @@
+//! The cursors of a topic: who is woken, and what must stay for whom.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+use super::{Door, Inner, ManagedLedger, OpenError};
+use crate::chain::Chain;
+use crate::names::decoded;
+use crate::position::{Offset, Place};
+use crate::progress::Progress;
+use crate::records::CursorRecord;
+use crate::stats::CursorInternalStats;
+use crate::store::Store;
+
+/// What a cursor is to its topic. Called without any lock of the topic held.
+pub(crate) trait Registered: Any + Send + Sync {
+    /// The end of the topic moved. The cursor asks for it under its own lock, so that calls
+    /// which overtake each other cannot make it go back.
+    fn appended(self: Arc<Self>);
+    /// No entry will follow.
+    fn terminated(self: Arc<Self>);
+    /// The topic was closed. Reads end at once; the future ends when the state is stored, or cannot
+    /// be.
+    fn closed(self: Arc<Self>) -> Pin<Box<dyn Future<Output = ()> + Send>>;
+    /// Everything before `start` was deleted.
+    fn trimmed(self: Arc<Self>, start: Offset);
+    /// For the topic's stats; `opened_at` is where the topic ended when it was opened.
+    fn stats(&self, opened_at: Offset) -> CursorInternalStats;
+}
+
+/// A cursor, open or not.
+pub(super) struct Registration {
+    /// Dangling while it is not open.
+    cursor: Weak<dyn Registered>,
+    /// The first entry that must stay in the topic for it, as far as is stored; none for a reader.
+    floor: Option<Offset>,
+}
+
+/// Stands for a cursor that is not open.
+struct Nobody;
+
+impl Registered for Nobody {
+    fn appended(self: Arc<Self>) {}
+    fn terminated(self: Arc<Self>) {}
+    fn closed(self: Arc<Self>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        unreachable!("nobody is no cursor")
+    }
+    fn trimmed(self: Arc<Self>, _: Offset) {}
+    fn stats(&self, _: Offset) -> CursorInternalStats {
+        unreachable!("nobody is no cursor")
+    }
+}
+
+/// The cursors that the store lists. Each holds back what its record says, which may be older than its newest snapshot
+/// and is never newer. What is not understood holds back everything.
+pub(super) async fn listed(
+    store: &Store,
+    topic_key: &str,
+    chain: &Chain,
+) -> Result<BTreeMap<String, Registration>, OpenError> {
+    let mut cursors = BTreeMap::new();
+    for child in store.children(topic_key).await? {
+        let Some(stored) = store.get(&format!("{topic_key}/{child}")).await? else { continue };
+        let floor = match CursorRecord::decode(&stored.value) {
+            Ok(record) => {
+                let acknowledged = record.state.mark_delete.map(|at| chain.locate(at).offset());
+                let progress = Progress::from_properties(record.state.properties);
+                let kept = progress.map(|progress| progress.kept.into_keys().next());
+                match kept {
+                    Ok(None) => acknowledged.unwrap_or(chain.start()),
+                    Ok(Some(kept)) => chain.locate(Place::before(kept)).offset(),
+                    Err(_) => chain.start(),
+                }
+            }
+            Err(error) => {
+                tracing::warn!(cursor = child, "holds back its whole topic: {error}");
+                chain.start()
+            }
+        };
+        let cursor: Weak<dyn Registered> = Weak::<Nobody>::new();
+        cursors.insert(decoded(&child), Registration { cursor, floor: Some(floor) });
+    }
+    Ok(cursors)
+}
+
+impl ManagedLedger {
+    /// Held while a cursor is looked up and, if there is none, opened and registered; and while
+    /// entries are deleted, so that no cursor begins where they were.
+    pub(crate) async fn opening(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.0.opening.lock().await
+    }
+
+    /// The names of the cursors that have a record.
+    pub fn cursors(&self) -> Vec<String> {
+        let cursors = self.0.cursors.lock();
+        let durable = cursors.iter().filter(|(_, cursor)| cursor.floor.is_some());
+        durable.map(|(name, _)| name.clone()).collect()
+    }
+
+    /// The cursor of this name, if it is open.
+    pub(crate) fn registered(&self, name: &str) -> Option<Arc<dyn Registered>> {
+        self.0.cursors.lock().get(name)?.cursor.upgrade()
+    }
+
+    /// Wakes the cursor from now on, and keeps what it holds back; none for a reader. False when
+    /// the topic is closed.
+    pub(crate) fn register(
+        &self,
+        name: &str,
+        cursor: Weak<dyn Registered>,
+        floor: Option<Offset>,
+    ) -> bool {
+        let mut cursors = self.0.cursors.lock();
+        // Readers that were dropped.
+        cursors.retain(|_, known| known.floor.is_some() || known.cursor.strong_count() > 0);
+        let open = self.0.state.lock().door == Door::Open;
+        if open {
+            cursors.insert(name.to_owned(), Registration { cursor, floor });
+        }
+        open
+    }
+
+    /// The cursor is open no more, unless its name belongs to a later one by now. What it holds
+    /// back stays.
+    pub(crate) fn unregister(&self, name: &str, cursor: &Weak<dyn Registered>) {
+        let mut cursors = self.0.cursors.lock();
+        if let Some(known) = cursors.get_mut(name)
+            && known.cursor.ptr_eq(cursor)
+        {
+            known.cursor = Weak::<Nobody>::new();
+        }
+    }
+
+    /// There is no such cursor any more.
+    pub(crate) fn forget(&self, name: &str) {
+        self.0.cursors.lock().remove(name);
+        self.0.let_go();
+    }
+
+    /// What the cursor holds back has changed, and is stored.
+    pub(crate) fn holds_back(&self, name: &str, floor: Offset) {
+        if let Some(known) = self.0.cursors.lock().get_mut(name) {
+            known.floor = Some(floor);
+        }
+        self.0.let_go();
+    }
+}
+
+impl Inner {
+    /// The first entry that must stay for some cursor; the end when none holds anything back.
+    pub(super) fn floor(&self) -> Offset {
+        let floors = self.cursors.lock().values().filter_map(|cursor| cursor.floor).min();
+        floors.unwrap_or_else(|| self.end())
+    }
+
+    /// What some cursor holds back, or a ledger's end, has changed: publishers that wait look again, and what nobody
+    /// needs is deleted.
+    pub(super) fn let_go(self: &Arc<Self>) {
+        self.floor_moved.notify_waiters();
+        if self.trim_is_due() && !self.trimming.swap(true, Ordering::AcqRel) {
+            let inner = self.clone();
+            self.runtime.spawn(async move {
+                let trimmed = inner.trim().await;
+                inner.trimming.store(false, Ordering::Release);
+                if let Err(error) = trimmed {
+                    tracing::warn!(topic = &*inner.topic, "nothing was deleted: {error}");
+                }
+            });
+        }
+    }
+
+    pub(super) fn registered_by_name(
+        &self,
+    ) -> impl Iterator<Item = (String, Arc<dyn Registered>)> + use<> {
+        let cursors = self.cursors.lock();
+        let open = cursors.iter().filter_map(|(name, c)| Some((name.clone(), c.cursor.upgrade()?)));
+        open.collect::<Vec<_>>().into_iter()
+    }
+
+    pub(super) fn wake_cursors(&self) {
+        // Cursors are woken under the lock of the register alone. One that was dropped meanwhile
+        // is not dropped under it: nothing that a cursor's end does needs the register.
+        for known in self.cursors.lock().values() {
+            if let Some(cursor) = known.cursor.upgrade() {
+                cursor.appended();
+            }
+        }
+    }
+}

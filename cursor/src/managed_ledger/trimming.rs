@@ -1,0 +1,335 @@
+//! What a topic notes of itself, and what it forgets: properties, retention, the end.
+//!
+//! Ledgers are deleted oldest first, never the last, and only when every cursor has acknowledged them durably and
+//! retention has let them go. First the record stops listing them and notes that they are to be deleted, in one
+//! compare-and-set; a crash in between leaves them to the next owner.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use georepl_storage::{LedgerId, MetadataError};
+
+use super::error::{ChangeError, CloseError, Refusal};
+use super::{Inner, Intake, ManagedLedger, State, now_ms};
+use crate::chain::LedgerState;
+use crate::own_record::OwnRecord;
+use crate::position::{Offset, Place, Position};
+use crate::records::{ListedLedger, TopicRecord};
+use crate::store::Store;
+
+/// For how long ledgers stay that every cursor has acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retention {
+    /// Younger than this, from when they were closed; none without a limit.
+    pub time: Option<Duration>,
+    /// And as long as the topic has no more bytes of payload than this; none without a limit.
+    pub bytes: Option<u64>,
+}
+
+impl Retention {
+    /// Nothing is deleted.
+    pub const FOREVER: Self = Self { time: None, bytes: None };
+    /// What every cursor has acknowledged is deleted.
+    pub const NONE: Self = Self { time: Some(Duration::ZERO), bytes: Some(0) };
+}
+
+/// How many bytes may wait for the slowest cursor, and what becomes of publishers beyond it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BacklogQuota {
+    /// Bytes of payload from what the slowest cursor has acknowledged up to the end.
+    pub bytes: u64,
+    /// What becomes of publishers.
+    pub beyond: BeyondQuota,
+}
+
+/// What becomes of publishers whose topic is at its quota. Nothing that was published is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BeyondQuota {
+    /// They wait until the slowest cursor has moved on.
+    Hold,
+    /// Their appends are refused.
+    Refuse,
+}
+
+/// The topic's record as its owner knows it. Whoever holds it may change the record.
+pub(super) struct Recorded {
+    pub(super) own: OwnRecord,
+    pub(super) properties: BTreeMap<String, String>,
+    pub(super) terminated: Option<Place>,
+    /// Ledgers that the record lists no more and that may still be there.
+    pub(super) deleting: Vec<LedgerId>,
+    token: String,
+}
+
+/// The property with the token of the owner that wrote the record: nobody else ever writes the same bytes.
+const OWNER: &str = "georepl.owner";
+/// The property with the ledgers that are to be deleted.
+const DELETING: &str = "georepl.deleting";
+
+impl Recorded {
+    /// What was found under the topic's key, of which `record` was read.
+    pub(super) fn new(own: OwnRecord, record: &TopicRecord) -> Self {
+        let mut properties = record.properties.clone();
+        properties.remove(OWNER);
+        let deleting = properties.remove(DELETING).unwrap_or_default();
+        // A number that is none can only be somebody else's: it is left alone.
+        let deleting = deleting.split(',').filter_map(|id| id.parse().ok()).map(LedgerId).collect();
+        let token = format!("{:016x}", fastrand::u64(..));
+        Self { own, properties, terminated: record.terminated, deleting, token }
+    }
+
+    pub(super) async fn put(
+        &mut self,
+        store: &Store,
+        ledgers: Vec<ListedLedger>,
+    ) -> Result<(), MetadataError> {
+        let mut properties = self.properties.clone();
+        properties.insert(OWNER.into(), self.token.clone());
+        if !self.deleting.is_empty() {
+            let ids: Vec<_> = self.deleting.iter().map(|ledger| ledger.get().to_string()).collect();
+            properties.insert(DELETING.into(), ids.join(","));
+        }
+        let record = TopicRecord { ledgers, terminated: self.terminated, properties };
+        self.own.put(store, record.encode()).await.map(drop)
+    }
+}
+
+impl ManagedLedger {
+    /// What is noted with the topic.
+    pub async fn properties(&self) -> BTreeMap<String, String> {
+        self.0.record.lock().await.properties.clone()
+    }
+
+    /// Changes what is noted with the topic, all or nothing: `None` removes a name. Durable when it returns.
+    ///
+    /// If the future is dropped, it may be changed or not.
+    ///
+    /// # Errors
+    /// [`ChangeError`]; without an answer of the store, it may be changed or not.
+    pub async fn set_properties(
+        &self,
+        changes: impl IntoIterator<Item = (String, Option<String>)>,
+    ) -> Result<(), ChangeError> {
+        let inner = &self.0;
+        let mut record = inner.record.lock().await;
+        let listed = inner.listed_if_open()?;
+        let before = record.properties.clone();
+        for (name, value) in changes {
+            match value {
+                Some(value) => record.properties.insert(name, value),
+                None => record.properties.remove(&name),
+            };
+        }
+        let put = record.put(&inner.store, listed).await;
+        if put.is_err() {
+            record.properties = before;
+        }
+        inner.changed(put)
+    }
+
+    /// Deletes the oldest ledgers that every cursor has acknowledged and that retention has let go. Returns how many. It
+    /// happens by itself when a cursor has moved on or a ledger is full; time alone does not bring it about.
+    ///
+    /// If the future is dropped, call it again.
+    ///
+    /// # Errors
+    /// [`ChangeError`]; nothing is lost that a cursor needs.
+    pub async fn trim(&self) -> Result<u64, ChangeError> {
+        self.0.trim().await
+    }
+
+    /// Deletes the ledgers and the record of a topic whose cursors are gone. Refuses appends and reads from now on.
+    pub(crate) async fn delete_without_cursors(&self) -> Result<(), ChangeError> {
+        let inner = &self.0;
+        // What it holds is not wanted; whether its end could be recorded does not matter.
+        if let Err(error) = self.close().await {
+            tracing::debug!(topic = &*inner.topic, "is deleted without its end: {error}");
+        }
+        let mut record = inner.record.lock().await;
+        let listed = {
+            let state = inner.state.lock();
+            match &state.intake {
+                Intake::Refused(refusal @ (Refusal::Fenced { .. } | Refusal::Lost { .. })) => {
+                    return Err(refusal.clone().into());
+                }
+                Intake::Open | Intake::Refused(_) => state.listed(),
+            }
+        };
+        for listed in listed {
+            if !record.deleting.contains(&listed.ledger) {
+                record.deleting.push(listed.ledger);
+            }
+        }
+        // From here on it is an empty topic for whoever opens it, and its ledgers are noted.
+        let put = record.put(&inner.store, Vec::new()).await;
+        inner.changed(put)?;
+        inner.delete_ledgers(&mut record).await;
+        if let Some(ledger) = record.deleting.first() {
+            let reason = "its bookkeeping is kept until it is deleted".into();
+            let key = georepl_storage::ledger_key(*ledger);
+            return Err(MetadataError::Unavailable { key, reason }.into());
+        }
+        let deleted = record.own.delete(&inner.store).await;
+        inner.changed(deleted)
+    }
+
+    /// Ends the topic for ever: appends are refused, those that were taken are decided, and readers learn that nothing
+    /// follows. Returns the last entry. May be called again.
+    ///
+    /// # Errors
+    /// [`CloseError`]; call it again.
+    pub async fn terminate(&self) -> Result<Option<Position>, CloseError> {
+        let inner = &self.0;
+        {
+            let mut state = inner.state.lock();
+            if let Intake::Open = state.intake {
+                let topic = inner.topic.clone();
+                state.intake = Intake::Refused(Refusal::Terminated { topic });
+            }
+        }
+        inner.stop_waiting();
+        inner.close_current().await?;
+        for (_, cursor) in inner.registered_by_name() {
+            cursor.terminated();
+        }
+        Ok(self.last_confirmed())
+    }
+
+    /// Whether it was terminated.
+    pub fn is_terminated(&self) -> bool {
+        let state = self.0.state.lock();
+        // Not before its end is recorded.
+        matches!(state.intake, Intake::Refused(Refusal::Terminated { .. }))
+            && state.current.is_none()
+    }
+}
+
+impl Inner {
+    /// Wakes publishers that wait, so that they see why they must not.
+    pub(super) fn stop_waiting(&self) {
+        self.budget.close();
+        self.floor_moved.notify_waiters();
+    }
+
+    pub(super) async fn trim(self: &Arc<Self>) -> Result<u64, ChangeError> {
+        let _opening = self.opening.lock().await;
+        let mut record = self.record.lock().await;
+        let mut listed = self.listed_if_open()?;
+        let gone = self.state.lock().expired(self.floor(), &self.config.retention, now_ms());
+        if gone == 0 {
+            return Ok(0);
+        }
+        let kept = listed.split_off(gone);
+        let (deleted, first) = (listed, kept[0].ledger);
+        let before = record.deleting.len();
+        record.deleting.extend(deleted.iter().map(|listed| listed.ledger));
+        let put = record.put(&self.store, kept).await;
+        if put.is_err() {
+            record.deleting.truncate(before);
+        }
+        self.changed(put)?;
+        let start = {
+            let mut state = self.state.lock();
+            state.chain.trim(first);
+            state.closed_at_ms = state.closed_at_ms.split_off(&first);
+            state.chain.start()
+        };
+        for listed in &deleted {
+            self.handles.remove(listed.ledger);
+        }
+        for (_, cursor) in self.registered_by_name() {
+            cursor.trimmed(start);
+        }
+        self.delete_ledgers(&mut record).await;
+        Ok(deleted.len() as u64)
+    }
+
+    /// Deletes what the record lists no more. What is not deleted stays noted, for the next time.
+    pub(super) async fn delete_ledgers(&self, record: &mut Recorded) {
+        let mut left = Vec::new();
+        for ledger in std::mem::take(&mut record.deleting) {
+            if let Err(error) = self.client.delete(ledger).await {
+                tracing::warn!(topic = &*self.topic, %ledger, "is deleted later: {error}");
+                left.push(ledger);
+            }
+        }
+        record.deleting = left;
+    }
+
+    pub(super) fn trim_is_due(&self) -> bool {
+        self.state.lock().expired(self.floor(), &self.config.retention, now_ms()) > 0
+    }
+
+    /// The ledgers as the record lists them, while this owner may change it.
+    fn listed_if_open(&self) -> Result<Vec<ListedLedger>, ChangeError> {
+        let state = self.state.lock();
+        match &state.intake {
+            Intake::Open | Intake::Refused(Refusal::Terminated { .. }) => Ok(state.listed()),
+            Intake::Refused(refusal) => Err(refusal.clone().into()),
+        }
+    }
+
+    /// Judges a change of the record.
+    fn changed(&self, put: Result<(), MetadataError>) -> Result<(), ChangeError> {
+        match put {
+            Ok(()) => Ok(()),
+            Err(error @ MetadataError::Unavailable { .. }) => Err(error.into()),
+            Err(_) => {
+                self.fail(self.fenced());
+                Err(self.fenced().into())
+            }
+        }
+    }
+
+    /// Waits while the topic is at its quota.
+    pub(super) async fn within_quota(&self) -> Result<(), super::AppendError> {
+        let Some(quota) = self.config.backlog_quota else { return Ok(()) };
+        loop {
+            // Made before the floor is asked for: a move in between is not missed.
+            let moved = self.floor_moved.notified();
+            let backlog = {
+                let floor = self.floor();
+                let state = self.state.lock();
+                if let Intake::Refused(refusal) = &state.intake {
+                    return Err(refusal.clone().into());
+                }
+                state.chain.bytes_from(floor)
+            };
+            match quota.beyond {
+                _ if backlog < quota.bytes => return Ok(()),
+                BeyondQuota::Hold => moved.await,
+                BeyondQuota::Refuse => {
+                    let (topic, bytes_max) = (self.topic.clone(), quota.bytes);
+                    return Err(super::AppendError::BacklogFull { topic, backlog, bytes_max });
+                }
+            }
+        }
+    }
+}
+
+impl State {
+    /// How many of the oldest ledgers nobody needs: every cursor has acknowledged them, and they are too old, or what
+    /// follows them is enough.
+    fn expired(&self, floor: Offset, retention: &Retention, now_ms: u64) -> usize {
+        let mut bytes_left = self.chain.bytes();
+        let mut end = self.chain.start();
+        let ledgers = self.chain.ledgers();
+        let removable = ledgers.len().saturating_sub(1);
+        let mut expired = 0;
+        for info in ledgers.take(removable) {
+            end = end.plus(info.entries);
+            // A clock that was set back makes nothing older.
+            let age_ms = now_ms
+                .saturating_sub(self.closed_at_ms.get(&info.ledger).copied().unwrap_or(now_ms));
+            let too_old = retention.time.is_some_and(|time| u128::from(age_ms) >= time.as_millis());
+            let too_much = retention.bytes.is_some_and(|bytes| bytes_left > bytes);
+            if info.state == LedgerState::Open || end > floor || !(too_old || too_much) {
+                break;
+            }
+            bytes_left -= info.bytes;
+            expired += 1;
+        }
+        expired
+    }
+}
