@@ -148,7 +148,7 @@ impl EmbeddedTopics for Region {
         let failed = match topics.get(name) {
             None => None,
             Some(topic) => match topic.ledger().refusal() {
-                None => return Ok(topic.clone()),
+                None | Some(Refusal::Terminated { .. }) => return Ok(topic.clone()),
                 Some(Refusal::WriteFailed { .. }) => Some(topic.clone()),
                 // Whoever closed or took it has decided that it ends here.
                 Some(

@@ -527,7 +527,7 @@ async fn operator_skips_with_the_cursor_what_the_remote_refuses() {
     pair.replicator.start();
     let refused = || matches!(pair.replicator.why().reason, Reason::Refused { .. });
     until("a refusal", refused).await;
-    pair.cursor.mark_delete(at(15)).unwrap();
+    pair.cursor.mark_delete(at(15)).await.unwrap();
     pair.drained().await;
     let expected: Vec<u64> = (0..2).chain(16..30).collect();
     assert_eq!(payloads(&pair.east).await, expected);

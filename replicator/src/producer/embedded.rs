@@ -312,6 +312,8 @@ impl Inner {
             AppendError::Refused(refusal) | AppendError::OutcomeUnknown(refusal) => {
                 self.fail(refusal);
             }
+            // The log is well, and takes more when its cursors have moved on.
+            AppendError::BacklogFull { .. } => {}
             AppendError::EntryTooLarge { .. } | AppendError::BeyondPermit { .. } => {
                 unreachable!("frames are checked so that they fit entries and permits: {error}")
             }
