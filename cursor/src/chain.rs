@@ -239,6 +239,8 @@ impl Chain {
     pub fn locate(&self, place: Place) -> Located {
         let at = self.links.partition_point(|link| link.info.ledger < place.ledger);
         match self.links.get(at) {
+            // Behind all there is lies only what is empty.
+            None if place.entries == 0 => Located::At(self.end()),
             None => Located::Beyond(self.end()),
             Some(link) if link.info.ledger > place.ledger && at == 0 => Located::Trimmed(link.base),
             Some(link) if link.info.ledger > place.ledger => Located::At(link.base),
@@ -399,7 +401,8 @@ mod tests {
             (place(6, 0), at(2)),
             (place(7, 3), at(5)),
             (place(7, 4), Located::Beyond(Offset::new(5))),
-            (place(8, 0), Located::Beyond(Offset::new(5))),
+            (place(8, 0), at(5)),
+            (place(8, 1), Located::Beyond(Offset::new(5))),
         ];
         for (place, expected) in table {
             assert_eq!(chain.locate(place), expected, "{place}");

@@ -30,13 +30,13 @@ use crate::chain::Located;
 use crate::machine::{
     Machine, Output, ReadFailed, ReadId, ReadLimits, ReadOutcome, ReadRefused, ReadStart, Rewound,
 };
-use crate::managed_ledger::{Entry, ManagedLedger, Registered};
+use crate::managed_ledger::{ChangeError, Entry, ManagedLedger, Registered};
 use crate::names::InvalidName;
 use crate::position::{Offset, Position};
 use crate::progress::{InvalidProperty, Progress};
 use crate::snapshots::{Found, LoadError, PersistError, Snapshots};
 use crate::stats::CursorInternalStats;
-use keeping::{Keeper, Kept};
+use keeping::{Keeper, Stored};
 
 /// A durable reader of a topic: where it reads, and what it has acknowledged.
 ///
@@ -80,7 +80,7 @@ pub struct ManagedCursor {
     state: Mutex<State>,
     /// None for a reader. Held while something is written.
     snapshots: Option<tokio::sync::Mutex<Snapshots>>,
-    kept: watch::Sender<Kept>,
+    stored: watch::Sender<Stored>,
     /// Somebody waits for the next write.
     demanded: Notify,
     this: Weak<Self>,
@@ -122,6 +122,9 @@ pub enum OpenCursorError {
         #[source]
         error: LoadError,
     },
+    /// The topic is closed, or somebody else's by now.
+    #[error(transparent)]
+    Topic(#[from] ChangeError),
     /// The state could not be stored. A conflict means that somebody else opened the cursor.
     #[error(transparent)]
     Persist(#[from] PersistError),
@@ -143,6 +146,7 @@ impl OpenCursorError {
             Self::Name(_) => Advice::GiveUp,
             Self::Load { error, .. } => error.advice(),
             Self::LedgerClosed { .. } => Advice::Reopen,
+            Self::Topic(error) => error.advice(),
             // Opening decides afresh from what is stored.
             Self::Metadata(_) | Self::Persist(_) => Advice::Retry,
         }
@@ -206,6 +210,8 @@ impl ManagedCursor {
             return Ok(any.downcast().expect("only cursors are registered"));
         }
         let cursor = Arc::<str>::from(name);
+        // Before anything is taken from whoever owns the topic by now.
+        ledger.still_owned().await?;
         let load = |error| OpenCursorError::Load { cursor: cursor.clone(), error };
         let (snapshots, found) =
             Snapshots::load(ledger, cursor.clone(), key.clone()).await.map_err(load)?;
@@ -259,10 +265,9 @@ impl ManagedCursor {
         if let Some(open) = ledger.registered(name) {
             open.closed().await;
         }
-        let load = |error| OpenCursorError::Load { cursor: cursor.clone(), error };
-        let (mut snapshots, _) =
-            Snapshots::load(ledger, cursor.clone(), key).await.map_err(load)?;
-        snapshots.delete().await?;
+        ledger.still_owned().await?;
+        // Whatever its state is, and whether or not that can be read.
+        Snapshots::found(ledger, cursor, key).await?.delete().await?;
         ledger.forget(name);
         Ok(())
     }
@@ -274,7 +279,7 @@ impl ManagedCursor {
         Opened { machine, notes }: Opened,
         snapshots: Option<Snapshots>,
     ) -> Arc<Self> {
-        let kept = watch::Sender::new(Kept::all(machine.mark_delete_offset()));
+        let stored = watch::Sender::new(Stored::nothing_changed(machine.mark_delete_offset()));
         Arc::new_cyclic(|this| Self {
             ledger: ledger.clone(),
             name,
@@ -289,7 +294,7 @@ impl ManagedCursor {
                 keeper: Keeper::Idle,
             }),
             snapshots: snapshots.map(tokio::sync::Mutex::new),
-            kept,
+            stored,
             demanded: Notify::new(),
             this: this.clone(),
         })
@@ -297,8 +302,7 @@ impl ManagedCursor {
 
     async fn fold(&self) -> Result<(), PersistError> {
         let Some(snapshots) = &self.snapshots else { return Ok(()) };
-        let (_, _, state) = self.snapshot();
-        snapshots.lock().await.fold(state).await
+        snapshots.lock().await.fold(self.capture().state).await
     }
 
     /// What ended before it was registered.

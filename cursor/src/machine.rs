@@ -369,6 +369,7 @@ impl<E> Machine<E> {
     /// # Panics
     /// When `to` is beyond the end.
     pub fn reset(&mut self, to: Offset) -> Result<Rewound, MarkDeleteRefused> {
+        assert!(to <= self.end, "a cursor stays within its topic");
         if self.life == Life::Closed {
             return Err(MarkDeleteRefused::Closed);
         }
@@ -412,6 +413,11 @@ impl<E> Machine<E> {
             self.life = Life::Terminated;
             self.end_waiting(ReadOutcome::Terminated);
         }
+    }
+
+    /// Whether it is closed.
+    pub fn is_closed(&self) -> bool {
+        self.life == Life::Closed
     }
 
     /// Ends every read, and refuses what comes later.

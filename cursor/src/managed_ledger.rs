@@ -213,7 +213,6 @@ impl ManagedLedger {
             chain.push_closed(listed.ledger, end.entries, end.bytes).map_err(out_of_order)?;
             closed_at_ms.insert(listed.ledger, end.closed_at_ms);
         }
-        let cursors = register::listed(&store, &key, &chain).await?;
         let opened_at = chain.end();
         let intake = match record.terminated {
             None => Intake::Open,
@@ -241,12 +240,12 @@ impl ManagedLedger {
             state: Mutex::new(state),
             record: tokio::sync::Mutex::new(recorded),
             handles: Handles::default(),
-            cursors: Mutex::new(cursors),
+            cursors: Mutex::default(),
             floor_moved: Notify::new(),
             trimming: AtomicBool::new(false),
             opening: tokio::sync::Mutex::default(),
         });
-        inner.begin(record.terminated).await?;
+        inner.begin(&key, record.terminated).await?;
         Ok(Self(inner))
     }
 
@@ -430,7 +429,11 @@ impl fmt::Debug for ManagedLedger {
 
 impl Inner {
     /// Takes the topic over, by writing its record: with a first ledger, unless it was terminated.
-    async fn begin(self: &Arc<Self>, terminated: Option<Place>) -> Result<(), OpenError> {
+    async fn begin(
+        self: &Arc<Self>,
+        key: &str,
+        terminated: Option<Place>,
+    ) -> Result<(), OpenError> {
         let mut record = self.record.lock().await;
         let writer = match terminated {
             Some(_) => None,
@@ -457,7 +460,12 @@ impl Inner {
             });
         }
         self.state.lock().current = writer.map(Current::new);
-        self.delete_ledgers(&mut record).await;
+        drop(record);
+        // Only now: an earlier owner can create no cursor any more.
+        let chain = self.state.lock().chain.clone();
+        let cursors = register::listed(&self.store, key, &chain).await?;
+        *self.cursors.lock() = cursors;
+        self.start_deleting();
         Ok(())
     }
 
@@ -535,7 +543,9 @@ impl Inner {
         if let Some(current) = &mut state.current {
             current.progress = Progress::Failed;
         }
-        if let Intake::Open | Intake::Refused(Refusal::Closed { .. }) = state.intake {
+        if let Intake::Open | Intake::Refused(Refusal::Closed { .. } | Refusal::Terminated { .. }) =
+            state.intake
+        {
             state.intake = Intake::Refused(refusal.clone());
         }
         state.queue.fail_all(&refusal, &mut replies);

@@ -65,11 +65,25 @@ impl OwnRecord {
                     self.in_doubt.clear();
                     return Err(error);
                 }
-                // Perhaps with a value of this owner that came late.
-                Err(_) => drop(self.settle(store).await?),
+                // Perhaps with a value of this owner that came late. One that is not there yet cannot be the reason.
+                Err(_) if self.settle(store).await?.is_none() => return Err(self.stale()),
+                Err(_) => {}
             }
         }
         unreachable!("the last attempt returns")
+    }
+
+    /// Whether nobody else has written the record.
+    ///
+    /// # Errors
+    /// As [`OwnRecord::put`].
+    pub(crate) async fn check(&mut self, store: &Store) -> Result<(), MetadataError> {
+        self.settle(store).await.map(drop)
+    }
+
+    fn stale(&self) -> MetadataError {
+        let reason = "it answered with an older record than the newest".into();
+        MetadataError::Unavailable { key: self.key.clone(), reason }
     }
 
     /// Removes the record. There being none is a success.
@@ -95,6 +109,10 @@ impl OwnRecord {
         let stored = store.get(&self.key).await?;
         let error = match (stored, self.expected) {
             (None, Expected::Absent) => return Ok(None),
+            // Older than what this owner has seen: it says nothing of what came later.
+            (Some(stored), Expected::Version(expected)) if stored.version < expected => {
+                return Err(self.stale());
+            }
             (None, Expected::Version(_)) => MetadataError::NotFound { key: self.key.clone() },
             (Some(stored), expected) if expected == Expected::Version(stored.version) => {
                 return Ok(None);

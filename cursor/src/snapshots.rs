@@ -23,7 +23,7 @@ use tokio::sync::watch;
 
 use crate::managed_ledger::ManagedLedger;
 use crate::own_record::OwnRecord;
-use crate::progress::InvalidProperty;
+use crate::progress::{InvalidProperty, KEPT_MAX};
 use crate::records::{CursorRecord, RecordError, Snapshot};
 
 /// Snapshots after which a cursor begins another ledger.
@@ -39,11 +39,12 @@ const OWNER: &str = "#pulsar.internal.georepl.owner";
 pub(crate) struct Snapshots {
     topic: ManagedLedger,
     cursor: Arc<str>,
-    token: String,
     own: OwnRecord,
     /// What was written last.
     record: CursorRecord,
     log: Option<Log>,
+    /// Ledgers that the record names no more, or may come to name if a change lands late.
+    left: Vec<LedgerId>,
 }
 
 /// What was found of a cursor.
@@ -111,6 +112,18 @@ pub enum PersistError {
         /// The cursor.
         cursor: Arc<str>,
     },
+    /// The cursor was closed before it was stored.
+    #[error("cursor {cursor} is closed; open it again")]
+    Closed {
+        /// The cursor.
+        cursor: Arc<str>,
+    },
+    /// Too many entries are kept. Nothing was changed.
+    #[error("cursor {cursor} keeps {KEPT_MAX} entries already; release or skip some")]
+    TooMuchKept {
+        /// The cursor.
+        cursor: Arc<str>,
+    },
     /// Neither bookies nor the metadata store took it. It is tried again as long as the cursor is open.
     #[error("the state of cursor {cursor} was not stored: {reason}; it is tried again")]
     Unavailable {
@@ -125,7 +138,8 @@ impl PersistError {
     /// What to do about it.
     pub const fn advice(&self) -> Advice {
         match self {
-            Self::Fenced { .. } => Advice::Reopen,
+            Self::Fenced { .. } | Self::Closed { .. } => Advice::Reopen,
+            Self::TooMuchKept { .. } => Advice::GiveUp,
             Self::Unavailable { .. } => Advice::Retry,
         }
     }
@@ -140,24 +154,39 @@ impl Snapshots {
         key: String,
     ) -> Result<(Self, Option<Found>), LoadError> {
         let stored = topic.store().get(&key).await?;
-        let own = OwnRecord::new(key, stored.as_ref().map(|stored| stored.version));
         let record =
             stored.as_ref().map(|stored| CursorRecord::decode(&stored.value)).transpose()?;
-        let mut snapshots = Self {
-            topic: topic.clone(),
-            cursor,
-            token: format!("{:016x}", fastrand::u64(..)),
-            own,
-            record: record.unwrap_or_default(),
-            log: None,
-        };
-        // Nobody else's bytes are ever the same.
-        snapshots.record.properties.insert(OWNER.into(), snapshots.token.clone());
-        let found = match stored {
+        let version = stored.map(|stored| stored.version);
+        let snapshots = Self::of(topic, cursor, OwnRecord::new(key, version), record);
+        let found = match version {
             Some(_) => Some(snapshots.newest().await?),
             None => None,
         };
         Ok((snapshots, found))
+    }
+
+    /// What is stored of a cursor, whether or not it can be understood: to be deleted.
+    pub(crate) async fn found(
+        topic: &ManagedLedger,
+        cursor: Arc<str>,
+        key: String,
+    ) -> Result<Self, MetadataError> {
+        let stored = topic.store().get(&key).await?;
+        let record = stored.as_ref().and_then(|stored| CursorRecord::decode(&stored.value).ok());
+        let version = stored.map(|stored| stored.version);
+        Ok(Self::of(topic, cursor, OwnRecord::new(key, version), record))
+    }
+
+    fn of(
+        topic: &ManagedLedger,
+        cursor: Arc<str>,
+        own: OwnRecord,
+        record: Option<CursorRecord>,
+    ) -> Self {
+        let mut record = record.unwrap_or_default();
+        // Nobody else's bytes are ever the same.
+        record.properties.insert(OWNER.into(), format!("{:016x}", fastrand::u64(..)));
+        Self { topic: topic.clone(), cursor, own, record, log: None, left: Vec::new() }
     }
 
     /// The newest snapshot that can be read. One that is damaged on all bookies is passed over; one that cannot be read
@@ -230,7 +259,14 @@ impl Snapshots {
     /// follow for long: opening and closing.
     pub(crate) async fn fold(&mut self, state: Snapshot) -> Result<(), PersistError> {
         if state.acked.len() > RECORD_RANGES_MAX {
-            return self.write(state).await;
+            self.write(state).await?;
+            if let Some(log) = self.log.take()
+                && let Err(error) = log.writer.close().await
+            {
+                // The next opening recovers it.
+                tracing::debug!(cursor = &*self.cursor, "its ledger is left open: {error}");
+            }
+            return Ok(());
         }
         self.log = None;
         self.change_record(None, state).await
@@ -245,9 +281,8 @@ impl Snapshots {
     pub(crate) async fn delete(&mut self) -> Result<(), MetadataError> {
         self.own.delete(self.topic.store()).await?;
         self.log = None;
-        if let Some(ledger) = self.record.cursor_ledger.take() {
-            self.discard(ledger).await;
-        }
+        self.left.extend(self.record.cursor_ledger.take());
+        self.discard_left();
         Ok(())
     }
 
@@ -267,20 +302,19 @@ impl Snapshots {
         let stored = self.change_record(Some(ledger), state).await;
         match stored {
             Ok(()) => self.log = Some(log),
-            // In doubt the record may name it.
-            Err(_) if !self.own.is_in_doubt() => self.discard(ledger).await,
-            Err(_) => {}
+            // Until another change is certain, the record may come to name it.
+            Err(_) => self.left.push(ledger),
         }
         stored
     }
 
     /// A new ledger whose first entry is the state.
-    async fn begun(&self, state: &Snapshot) -> Result<Log, String> {
+    async fn begun(&mut self, state: &Snapshot) -> Result<Log, String> {
         let log = self.create().await.map_err(|error| error.to_string())?;
         match log.append(state.encode()).await {
             Ok(()) => Ok(log),
             Err(reason) => {
-                self.discard(log.writer.id()).await;
+                self.left.push(log.writer.id());
                 Err(reason)
             }
         }
@@ -299,7 +333,7 @@ impl Snapshots {
             password: self.topic.config().password.clone(),
             custom: BTreeMap::from(custom),
         };
-        let (progress, watched) = watch::channel(Progress::default());
+        let (progress, watched) = watch::channel(Confirmed::default());
         let writer = self.client().create(options, Arc::new(Confirmations(progress))).await?;
         Ok(Log { writer, watched })
     }
@@ -309,13 +343,10 @@ impl Snapshots {
         cursor_ledger: Option<LedgerId>,
         state: Snapshot,
     ) -> Result<(), PersistError> {
-        let before = self.record.cursor_ledger;
         let properties = self.record.properties.clone();
         match self.put(CursorRecord { cursor_ledger, state, properties }).await {
             Ok(_) => {
-                if let Some(before) = before.filter(|before| Some(*before) != cursor_ledger) {
-                    self.discard(before).await;
-                }
+                self.discard_left();
                 Ok(())
             }
             Err(MetadataError::VersionConflict { .. } | MetadataError::NotFound { .. }) => {
@@ -327,15 +358,27 @@ impl Snapshots {
 
     async fn put(&mut self, record: CursorRecord) -> Result<Version, MetadataError> {
         let version = self.own.put(self.topic.store(), record.encode()).await?;
-        self.record = record;
+        let before = std::mem::replace(&mut self.record, record);
+        self.left.extend(before.cursor_ledger);
+        let named = self.record.cursor_ledger;
+        self.left.retain(|left| Some(*left) != named);
         Ok(version)
     }
 
-    /// Deletes a ledger that nothing names. If that fails it is left.
-    async fn discard(&self, ledger: LedgerId) {
-        if let Err(error) = self.client().delete(ledger).await {
-            tracing::warn!(cursor = &*self.cursor, %ledger, "left a ledger that nothing names: {error}");
+    /// Deletes ledgers that nothing names, in a task: nobody waits for it. What fails is left.
+    fn discard_left(&mut self) {
+        let (left, client) = (std::mem::take(&mut self.left), self.client().clone());
+        if left.is_empty() {
+            return;
         }
+        let cursor = self.cursor.clone();
+        self.topic.runtime().spawn(async move {
+            for ledger in left {
+                if let Err(error) = client.delete(ledger).await {
+                    tracing::warn!(cursor = &*cursor, %ledger, "left a ledger that nothing names: {error}");
+                }
+            }
+        });
     }
 
     fn client(&self) -> &LedgerClient {
@@ -369,20 +412,20 @@ enum SnapshotLost {
 /// A ledger that takes snapshots.
 struct Log {
     writer: LedgerWriter,
-    watched: watch::Receiver<Progress>,
+    watched: watch::Receiver<Confirmed>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Progress {
-    confirmed: Option<EntryId>,
+struct Confirmed {
+    through: Option<EntryId>,
     failed: Option<write::Error>,
 }
 
-struct Confirmations(watch::Sender<Progress>);
+struct Confirmations(watch::Sender<Confirmed>);
 
 impl AppendSink for Confirmations {
     fn confirmed(&self, _: LedgerId, through: EntryId) {
-        self.0.send_modify(|progress| progress.confirmed = Some(through));
+        self.0.send_modify(|progress| progress.through = Some(through));
     }
 
     fn failed(&self, _: LedgerId, error: write::Error) {
@@ -399,10 +442,10 @@ impl Log {
         let entry = self.writer.append([snapshot]).map_err(|error| error.to_string())?;
         let mut watched = self.watched.clone();
         let decided = watched
-            .wait_for(|progress| progress.confirmed >= Some(entry) || progress.failed.is_some())
+            .wait_for(|progress| progress.through >= Some(entry) || progress.failed.is_some())
             .await;
         match decided {
-            Ok(progress) if progress.confirmed >= Some(entry) => Ok(()),
+            Ok(progress) if progress.through >= Some(entry) => Ok(()),
             Ok(progress) => {
                 Err(progress.failed.as_ref().map_or_else(String::new, ToString::to_string))
             }

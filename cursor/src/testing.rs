@@ -2,6 +2,7 @@
 
 use std::future::pending;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -68,6 +69,7 @@ pub(crate) struct SilentStore {
     inner: MemoryMetadataStore,
     silence: Mutex<Option<(String, Silence)>>,
     late: Mutex<Option<(String, Bytes, Expected)>>,
+    refuses_deletes: AtomicBool,
 }
 
 /// What becomes of a change that is not answered.
@@ -83,6 +85,11 @@ impl SilentStore {
     /// The next change of `key` is not answered.
     pub(crate) fn keep_silent(&self, key: &str, silence: Silence) {
         *self.silence.lock() = Some((key.to_owned(), silence));
+    }
+
+    /// Refuses deletions, or no more.
+    pub(crate) fn refuse_deletes(&self, refuse: bool) {
+        self.refuses_deletes.store(refuse, Ordering::Relaxed);
     }
 
     /// Makes the change that was put off.
@@ -119,6 +126,10 @@ impl MetadataStore for SilentStore {
     }
 
     async fn delete(&self, key: &str, version: Version) -> Result<(), MetadataError> {
+        if self.refuses_deletes.load(Ordering::Relaxed) {
+            let reason = "told to refuse".into();
+            return Err(MetadataError::Unavailable { key: key.into(), reason });
+        }
         self.inner.delete(key, version).await
     }
 

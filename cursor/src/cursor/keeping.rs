@@ -8,7 +8,7 @@ use georepl_storage::MetadataError;
 use super::{ManagedCursor, State};
 use crate::managed_ledger::Registered;
 use crate::position::{Offset, Place};
-use crate::progress::Progress;
+use crate::progress::{KEPT_MAX, Progress};
 use crate::records::Snapshot;
 use crate::snapshots::PersistError;
 
@@ -24,15 +24,27 @@ pub const ACKED_RANGES_MAX: usize = 50_000;
 
 /// What is stored of a cursor.
 #[derive(Clone, Debug)]
-pub(super) struct Kept {
+pub(super) struct Stored {
     /// How many of its changes.
     changes: u64,
     /// Everything before this is acknowledged in what is stored.
     pub(super) mark_delete: Offset,
+    /// The first entry that must stay in the topic for it.
+    floor: Offset,
+    /// Whether single acknowledged entries are missing in it.
+    holes: Holes,
     /// Writes that were tried.
     attempts: u64,
     /// Why the last of them failed.
     failure: Option<PersistError>,
+    keeper: Keeper,
+}
+
+/// Whether every single acknowledged entry has found its place in a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Holes {
+    All,
+    TooMany,
 }
 
 /// Who writes what has changed.
@@ -42,19 +54,31 @@ pub(super) enum Keeper {
     Idle,
     /// A task.
     Running,
-    /// Whoever closes the cursor.
-    Closing,
-    /// Nobody any more: it is closed, and what there was is stored.
-    Closed,
+    /// Nobody any more: the cursor is closed.
+    Over,
 }
 
-impl Kept {
-    pub(super) fn all(mark_delete: Offset) -> Self {
-        Self { changes: 0, mark_delete, attempts: 0, failure: None }
-    }
+/// The state as it is to be stored.
+pub(super) struct Captured {
+    changes: u64,
+    mark_delete: Offset,
+    floor: Offset,
+    holes: Holes,
+    closed: bool,
+    pub(super) state: Snapshot,
+}
 
-    fn fenced(&self) -> bool {
-        matches!(self.failure, Some(PersistError::Fenced { .. }))
+impl Stored {
+    pub(super) fn nothing_changed(mark_delete: Offset) -> Self {
+        Self {
+            changes: 0,
+            mark_delete,
+            floor: mark_delete,
+            holes: Holes::All,
+            attempts: 0,
+            failure: None,
+            keeper: Keeper::Idle,
+        }
     }
 }
 
@@ -64,44 +88,63 @@ impl ManagedCursor {
     /// Cancel-safe: a dropped call leaves nothing behind, and the state is written all the same.
     ///
     /// # Errors
-    /// [`PersistError`]. Unless somebody else has taken the cursor, it is written as soon as storage takes it.
+    /// [`PersistError`]. Unless the cursor is closed or somebody else has taken it, it is written as soon as storage
+    /// takes it.
     pub async fn persist(&self) -> Result<(), PersistError> {
+        let asked = self.state.lock().changes;
+        let mut stored = self.stored.subscribe();
+        let attempts = stored.borrow().attempts;
+        self.demanded.notify_one();
+        let decided = |stored: &Stored| {
+            let failed = stored.attempts > attempts && stored.failure.is_some();
+            stored.changes >= asked || stored.keeper == Keeper::Over || failed
+        };
         if self.snapshots.is_none() {
             return Ok(());
         }
-        let asked = self.state.lock().changes;
-        let mut kept = self.kept.subscribe();
-        let attempts = kept.borrow().attempts;
-        self.demanded.notify_one();
-        let decided = |kept: &Kept| {
-            kept.changes >= asked
-                || kept.fenced()
-                || (kept.attempts > attempts && kept.failure.is_some())
-        };
-        let kept = kept.wait_for(decided).await.expect("the cursor has the other end");
-        match &kept.failure {
-            Some(error) if kept.changes < asked => Err(error.clone()),
-            _ => Ok(()),
+        let stored = stored.wait_for(decided).await.expect("the cursor has the other end");
+        if stored.changes >= asked {
+            return Ok(());
         }
+        let closed = || PersistError::Closed { cursor: self.name.clone() };
+        Err(stored.failure.clone().unwrap_or_else(closed))
     }
 
     /// Everything before this is acknowledged, durably. Never ahead of [`ManagedCursor::mark_delete_offset`], except
     /// while a reset moves the cursor back.
     pub fn persisted_mark_delete_offset(&self) -> Offset {
-        self.kept.borrow().mark_delete
+        self.stored.borrow().mark_delete
     }
 
-    /// Changes what a replicator keeps with the cursor, and waits until it is durable.
+    /// Whether the newest snapshot lacks single entries that are acknowledged, because there are too many ranges.
+    pub(super) fn stored_holes(&self) -> Holes {
+        self.stored.borrow().holes
+    }
+
+    /// Changes what a replicator keeps with the cursor, and waits until it is durable. `change` must not call the
+    /// cursor or its topic.
     ///
     /// If the future is dropped, it is changed and will be stored.
     ///
     /// # Errors
-    /// [`PersistError`]; it is changed in memory.
+    /// [`PersistError`]. Nothing is changed if the cursor is closed or too much would be kept; else it is changed in
+    /// memory.
     pub async fn store_progress(
         &self,
         change: impl FnOnce(&mut Progress),
     ) -> Result<(), PersistError> {
-        self.change(|state| change(state.machine.progress_mut()));
+        self.change(|state| {
+            if state.machine.is_closed() {
+                return Err(PersistError::Closed { cursor: self.name.clone() });
+            }
+            let mut progress = state.machine.progress().clone();
+            change(&mut progress);
+            if progress.kept.len() > KEPT_MAX {
+                return Err(PersistError::TooMuchKept { cursor: self.name.clone() });
+            }
+            *state.machine.progress_mut() = progress;
+            Ok(())
+        })?;
         self.persist().await
     }
 
@@ -121,133 +164,176 @@ impl ManagedCursor {
     /// Ends every read with [`ReadOutcome::Closed`](crate::ReadOutcome::Closed), refuses what comes later, and stores
     /// the state where the next opening finds it fast. Opening the cursor again makes a new object.
     ///
-    /// May be called again. If the future is dropped the cursor is closed; what was accepted and is not durable may be
-    /// delivered again.
+    /// May be called again. If the future is dropped the cursor is closed, and the state is stored all the same.
     ///
     /// # Errors
-    /// [`PersistError`]; the cursor is closed all the same.
+    /// [`PersistError`]; the cursor is closed all the same, and the state is tried to be stored again by calling again.
     pub async fn close(&self) -> Result<(), PersistError> {
         self.end();
-        let Some(snapshots) = &self.snapshots else { return Ok(()) };
-        let mut snapshots = snapshots.lock().await;
-        if self.state.lock().keeper == Keeper::Closed {
+        if self.snapshots.is_none() {
             return Ok(());
         }
-        let (changes, mark_delete, state) = self.snapshot();
-        let stored = snapshots.fold(state).await;
-        self.note(changes, mark_delete, &stored);
-        if stored.is_ok() {
-            self.state.lock().keeper = Keeper::Closed;
+        let mut stored = self.stored.subscribe();
+        let stored = stored.wait_for(|stored| stored.keeper == Keeper::Over).await;
+        match &stored.expect("the cursor has the other end").failure {
+            None => Ok(()),
+            Some(error) => Err(error.clone()),
         }
-        stored
     }
 
-    /// Ends the reads and takes the cursor off its topic.
+    /// Ends the reads, takes the cursor off its topic, and has the state stored where it is found fast.
     pub(super) fn end(&self) {
         let this: Weak<dyn Registered> = self.this.clone();
         self.ledger.unregister(&self.name, &this);
-        self.step(|state| {
-            if state.keeper != Keeper::Closed {
-                state.keeper = Keeper::Closing;
-            }
+        let unsaved =
+            matches!(self.stored.borrow().failure, Some(PersistError::Unavailable { .. }));
+        let begin = self.step(|state| {
             state.machine.close();
+            let begin = state.keeper == Keeper::Idle || (state.keeper == Keeper::Over && unsaved);
+            self.begin_keeping(state, begin)
         });
+        self.demanded.notify_one();
+        self.start_keeping(begin);
     }
 
-    /// Changes something that is stored.
-    pub(super) fn change<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
+    /// Changes something that is stored, if that is not refused.
+    pub(super) fn change<R, E>(
+        &self,
+        change: impl FnOnce(&mut State) -> Result<R, E>,
+    ) -> Result<R, E> {
         let (result, begin) = self.step(|state| {
             let result = change(state);
-            state.changes += 1;
-            let begin = state.keeper == Keeper::Idle && self.snapshots.is_some();
-            if begin {
-                state.keeper = Keeper::Running;
-            }
-            (result, begin)
+            state.changes += u64::from(result.is_ok());
+            let begin = result.is_ok() && state.keeper == Keeper::Idle;
+            (result, self.begin_keeping(state, begin))
         });
-        if begin && let Some(this) = self.this.upgrade() {
-            self.ledger.runtime().spawn(this.keep());
-        }
+        self.start_keeping(begin);
         result
     }
 
-    /// Writes until everything is stored.
+    fn begin_keeping(&self, state: &mut State, begin: bool) -> bool {
+        let begin = begin && self.snapshots.is_some();
+        if begin {
+            state.keeper = Keeper::Running;
+            self.stored.send_modify(|stored| stored.keeper = Keeper::Running);
+        }
+        begin
+    }
+
+    fn start_keeping(&self, begin: bool) {
+        if begin && let Some(this) = self.this.upgrade() {
+            self.ledger.runtime().spawn(this.keep());
+        }
+    }
+
+    /// Writes until everything is stored, or the cursor is closed and its end was tried to be stored.
     async fn keep(self: Arc<Self>) {
         let snapshots = self.snapshots.as_ref().expect("only a cursor with a record is kept");
         let mut pause = PAUSE;
         loop {
-            let stored = {
+            let (taken, stored) = {
                 let mut snapshots = snapshots.lock().await;
-                if self.state.lock().keeper != Keeper::Running {
-                    return;
-                }
-                let (changes, mark_delete, state) = self.snapshot();
-                let stored = snapshots.write(state).await;
-                self.note(changes, mark_delete, &stored);
-                let mut state = self.state.lock();
-                if stored.is_ok() && state.changes == changes && state.keeper == Keeper::Running {
-                    state.keeper = Keeper::Idle;
-                    return;
-                }
-                stored
+                let mut taken = self.capture();
+                let state = std::mem::take(&mut taken.state);
+                let stored = match taken.closed {
+                    true => snapshots.fold(state).await,
+                    false => snapshots.write(state).await,
+                };
+                (taken, stored)
             };
-            match stored {
-                Ok(()) => pause = PAUSE,
-                Err(PersistError::Fenced { .. }) => return self.end(),
-                Err(PersistError::Unavailable { .. }) => pause = (2 * pause).min(RETRY_MAX),
+            let fenced = matches!(stored, Err(PersistError::Fenced { .. }));
+            let over = taken.closed || fenced;
+            if over {
+                self.state.lock().keeper = Keeper::Over;
             }
+            self.note(&taken, &stored, if over { Keeper::Over } else { Keeper::Running });
+            if fenced {
+                self.end();
+            }
+            if over {
+                return;
+            }
+            pause = if stored.is_ok() { PAUSE } else { (2 * pause).min(RETRY_MAX) };
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
                 () = self.demanded.notified() => {}
             }
+            let mut state = self.state.lock();
+            if stored.is_ok() && state.changes == taken.changes && !state.machine.is_closed() {
+                state.keeper = Keeper::Idle;
+                return;
+            }
         }
     }
 
-    /// The first entry that must stay in the topic for it.
+    /// The first entry that must stay in the topic for it, by what is stored and by what is not yet.
     pub(super) fn floor(&self) -> Offset {
-        let state = self.state.lock();
-        let kept = state.machine.progress().kept.keys().next().copied();
-        let kept =
-            kept.map(|at| self.ledger.with_chain(|chain| chain.locate(Place::before(at)).offset()));
-        let acknowledged = self.kept.borrow().mark_delete.min(state.machine.mark_delete_offset());
-        kept.map_or(acknowledged, |kept| kept.min(acknowledged))
+        let stored = self.stored.borrow().floor;
+        stored.min(self.floor_of(&self.state.lock()))
     }
 
-    fn note(&self, changes: u64, mark_delete: Offset, stored: &Result<(), PersistError>) {
-        self.kept.send_modify(|kept| {
-            kept.attempts += 1;
-            kept.failure = stored.as_ref().err().cloned();
-            if stored.is_ok() {
-                kept.changes = changes;
-                kept.mark_delete = mark_delete;
+    fn floor_of(&self, state: &State) -> Offset {
+        let acknowledged = state.machine.mark_delete_offset();
+        let kept = state.machine.progress().kept.keys().next().copied();
+        kept.map_or(acknowledged, |at| {
+            let kept = self.ledger.with_chain(|chain| chain.locate(Place::before(at)).offset());
+            kept.min(acknowledged)
+        })
+    }
+
+    fn note(&self, taken: &Captured, result: &Result<(), PersistError>, keeper: Keeper) {
+        self.stored.send_modify(|stored| {
+            stored.attempts += 1;
+            stored.failure = result.as_ref().err().cloned();
+            stored.keeper = keeper;
+            if result.is_ok() {
+                stored.changes = taken.changes;
+                stored.mark_delete = taken.mark_delete;
+                stored.floor = taken.floor;
+                stored.holes = taken.holes;
             }
         });
-        match stored {
+        match result {
             Ok(()) => self.ledger.holds_back(&self.name, self.floor()),
             Err(error) => tracing::warn!(topic = self.ledger.name(), "{error}"),
         }
     }
 
-    /// The state as it is stored, and how many changes are in it.
-    pub(super) fn snapshot(&self) -> (u64, Offset, Snapshot) {
-        let state = self.state.lock();
-        let (machine, mark_delete) = (&state.machine, state.machine.mark_delete_offset());
-        let mut acked = Vec::new();
-        let place = self.ledger.with_chain(|chain| {
-            for range in machine.acked().ranges() {
+    /// The state as it is to be stored, and how many changes are in it.
+    pub(super) fn capture(&self) -> Captured {
+        let (mut taken, ranges) = {
+            let state = self.state.lock();
+            let machine = &state.machine;
+            let taken = Captured {
+                changes: state.changes,
+                mark_delete: machine.mark_delete_offset(),
+                floor: self.floor_of(&state),
+                holes: Holes::All,
+                closed: machine.is_closed(),
+                state: Snapshot {
+                    properties: machine.progress().to_properties(),
+                    ..Snapshot::default()
+                },
+            };
+            (taken, machine.acked().ranges().take(ACKED_RANGES_MAX + 1).collect::<Vec<_>>())
+        };
+        let acked = &mut taken.state.acked;
+        taken.state.mark_delete = self.ledger.with_chain(|chain| {
+            for range in ranges {
                 let mut from = range.start;
-                while acked.len() < ACKED_RANGES_MAX
-                    && let Some(segment) = chain.first_segment(from, range.end)
-                {
+                while let Some(segment) = chain.first_segment(from, range.end) {
                     let at = |entries| Place { ledger: segment.info.ledger, entries };
                     let (first, end) = (segment.first.get(), segment.last.get() + 1);
                     acked.push((at(first), at(end)));
                     from = from.plus(end - first);
                 }
             }
-            chain.place_of(mark_delete)
+            chain.place_of(taken.mark_delete)
         });
-        let properties = machine.progress().to_properties();
-        (state.changes, mark_delete, Snapshot { mark_delete: place, acked, properties })
+        if acked.len() > ACKED_RANGES_MAX {
+            acked.truncate(ACKED_RANGES_MAX);
+            taken.holes = Holes::TooMany;
+        }
+        taken
     }
 }

@@ -2,6 +2,7 @@
 
 use georepl_storage::Advice;
 
+use super::keeping::{ACKED_RANGES_MAX, Holes};
 use super::{ManagedCursor, StartAt};
 use crate::chain::Chain;
 use crate::machine::{MarkDeleteRefused, Rewound};
@@ -21,6 +22,13 @@ pub enum MarkDeleteError {
     /// It is acknowledged in memory, and will be stored if that says so.
     #[error(transparent)]
     NotStored(#[from] PersistError),
+    /// It is acknowledged in memory. Some single entries will be delivered again after a restart, because there are too
+    /// many ranges of them.
+    #[error(
+        "more than {ACKED_RANGES_MAX} ranges of single entries are acknowledged, and only the \
+         first are stored; acknowledge what lies before them"
+    )]
+    TooManyHoles,
 }
 
 impl MarkDeleteError {
@@ -30,6 +38,7 @@ impl MarkDeleteError {
             Self::NoSuchEntry(_) => Advice::GiveUp,
             Self::Refused(refused) => refused.advice(),
             Self::NotStored(error) => error.advice(),
+            Self::TooManyHoles => Advice::Retry,
         }
     }
 }
@@ -56,7 +65,11 @@ impl ManagedCursor {
     /// [`MarkDeleteError`].
     pub async fn delete(&self, positions: &[Position]) -> Result<(), MarkDeleteError> {
         self.accept_delete(positions)?;
-        Ok(self.persist().await?)
+        self.persist().await?;
+        match self.stored_holes() {
+            Holes::All => Ok(()),
+            Holes::TooMany => Err(MarkDeleteError::TooManyHoles),
+        }
     }
 
     /// As [`ManagedCursor::delete`], but returns before it is durable; it is stored soon.
@@ -64,6 +77,9 @@ impl ManagedCursor {
     /// # Errors
     /// [`MarkDeleteError`]; nothing changed.
     pub fn accept_delete(&self, positions: &[Position]) -> Result<(), MarkDeleteError> {
+        if positions.is_empty() {
+            return Ok(());
+        }
         let mut offsets = Vec::with_capacity(positions.len());
         self.ledger.with_chain(|chain| {
             for &position in positions {
@@ -127,15 +143,18 @@ impl ManagedCursor {
     /// in storage end with [`ReadOutcome::Superseded`](crate::ReadOutcome::Superseded).
     pub fn seek(&self, to: StartAt) -> Rewound {
         self.step(|state| {
+            let to = self.offset_at(to);
+            // After the place was looked up, so that it lies within.
             state.machine.appended(self.ledger.end());
-            state.machine.seek(self.offset_at(to))
+            state.machine.seek(to)
         })
     }
 
     /// Acknowledges exactly what lies before `to`, forwards or backwards, durably, and reads on from there. A place that
-    /// the topic does not have is the next one that it has. `progress` is changed with it.
+    /// the topic does not have is the next one that it has. `progress` is changed with it; it must not call the cursor
+    /// or its topic.
     ///
-    /// If the future is dropped the cursor is moved, and it will be stored.
+    /// If the future is dropped the cursor may be moved, and then it will be stored.
     ///
     /// # Errors
     /// [`MarkDeleteError`].
@@ -144,12 +163,23 @@ impl ManagedCursor {
         to: StartAt,
         progress: impl FnOnce(&mut Progress),
     ) -> Result<Rewound, MarkDeleteError> {
-        let rewound = self.change(|state| {
-            state.machine.appended(self.ledger.end());
-            let rewound = state.machine.reset(self.offset_at(to))?;
-            progress(state.machine.progress_mut());
-            Ok::<_, MarkDeleteRefused>(rewound)
-        })?;
+        let rewound = {
+            // What it goes back to must not be deleted before that is stored.
+            let _opening = self.ledger.opening().await;
+            let rewound = self.change(|state| {
+                let mut changed = state.machine.progress().clone();
+                progress(&mut changed);
+                let to = self.offset_at(to);
+                state.machine.appended(self.ledger.end());
+                let rewound = state.machine.reset(to)?;
+                *state.machine.progress_mut() = changed;
+                Ok::<_, MarkDeleteRefused>(rewound)
+            })?;
+            if self.snapshots.is_some() {
+                self.ledger.holds_back(&self.name, self.floor());
+            }
+            rewound
+        };
         self.persist().await?;
         Ok(rewound)
     }

@@ -125,6 +125,12 @@ pub enum ChangeError {
     /// The topic is closed, or somebody else's. Nothing was changed.
     #[error(transparent)]
     Refused(#[from] Refusal),
+    /// The name is for the topic's own use. Nothing was changed.
+    #[error("property {name} is for the topic's own use; choose another name")]
+    ReservedProperty {
+        /// The name.
+        name: String,
+    },
     /// The metadata store did not answer.
     #[error(transparent)]
     Metadata(#[from] MetadataError),
@@ -135,6 +141,7 @@ impl ChangeError {
     pub const fn advice(&self) -> Advice {
         match self {
             Self::Refused(refusal) => refusal.advice(),
+            Self::ReservedProperty { .. } => Advice::GiveUp,
             // Doing it twice changes nothing more.
             Self::Metadata(_) => Advice::Retry,
         }
@@ -215,6 +222,16 @@ pub enum ReadError {
         /// What was asked for.
         position: Position,
     },
+    /// The entry at the offset was deleted.
+    #[error("topic {topic} has no entry at offset {from} any more; it begins at {start}")]
+    Trimmed {
+        /// The topic.
+        topic: Arc<str>,
+        /// What was asked for.
+        from: Offset,
+        /// Where the topic begins.
+        start: Offset,
+    },
     /// There is no entry at the offset, or not yet.
     #[error("topic {topic} has no entry at offset {from}; it ends at {end}")]
     BeyondEnd {
@@ -238,7 +255,9 @@ impl ReadError {
     pub const fn advice(&self) -> Advice {
         match self {
             Self::Closed { .. } => Advice::Reopen,
-            Self::NoSuchEntry { .. } | Self::BeyondEnd { .. } => Advice::GiveUp,
+            Self::NoSuchEntry { .. } | Self::Trimmed { .. } | Self::BeyondEnd { .. } => {
+                Advice::GiveUp
+            }
             Self::Open(error) => error.advice(),
             Self::Storage(error) => error.advice(),
         }
@@ -264,6 +283,9 @@ pub enum CloseError {
         /// The ledger, where it ends and where it should have ended.
         elsewhere: storage::ClosedElsewhere,
     },
+    /// It ended for another reason before it could be terminated.
+    #[error("the topic was not terminated: {0}")]
+    Refused(#[source] Refusal),
     /// The last ledger could not be closed.
     #[error(transparent)]
     Ledger(#[from] storage::CloseError),
@@ -278,6 +300,7 @@ impl CloseError {
         match self {
             Self::Fenced { .. } => Advice::Reopen,
             Self::Lost { .. } => Advice::GiveUp,
+            Self::Refused(refusal) => refusal.advice(),
             Self::Ledger(error) => error.advice(),
             // Closing again writes the same end.
             Self::Metadata(_) => Advice::Retry,

@@ -69,7 +69,10 @@ impl ManagedLedger {
             }
         }
         if entries.is_empty() {
-            let (topic, end) = (self.0.topic.clone(), self.end());
+            let (topic, start, end) = (self.0.topic.clone(), self.start(), self.end());
+            if from < start {
+                return Err(ReadError::Trimmed { topic, from, start });
+            }
             return Err(ReadError::BeyondEnd { topic, from, end });
         }
         Ok(entries)

@@ -1,4 +1,6 @@
 //! The cursors of a topic: who is woken, and what must stay for whom.
+//!
+//! Locks are taken in this order: register, a cursor's state, the topic's state.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -6,7 +8,10 @@ use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use super::{Door, Inner, ManagedLedger, OpenError};
+use georepl_storage::MetadataError;
+
+use super::error::ChangeError;
+use super::{Door, Inner, Intake, ManagedLedger, Refusal};
 use crate::chain::Chain;
 use crate::names::decoded;
 use crate::position::{Offset, Place};
@@ -54,36 +59,39 @@ impl Registered for Nobody {
     }
 }
 
-/// The cursors that the store lists. Each holds back what its record says, which may be older than its newest snapshot
-/// and is never newer. What is not understood holds back everything.
+/// The cursors that the store lists. One whose state is all in its record holds back what that says. The newest state of
+/// any other is unknown until it is opened: it holds back everything.
 pub(super) async fn listed(
     store: &Store,
     topic_key: &str,
     chain: &Chain,
-) -> Result<BTreeMap<String, Registration>, OpenError> {
+) -> Result<BTreeMap<String, Registration>, MetadataError> {
     let mut cursors = BTreeMap::new();
     for child in store.children(topic_key).await? {
-        let Some(stored) = store.get(&format!("{topic_key}/{child}")).await? else { continue };
-        let floor = match CursorRecord::decode(&stored.value) {
-            Ok(record) => {
-                let acknowledged = record.state.mark_delete.map(|at| chain.locate(at).offset());
-                let progress = Progress::from_properties(record.state.properties);
-                let kept = progress.map(|progress| progress.kept.into_keys().next());
-                match kept {
-                    Ok(None) => acknowledged.unwrap_or(chain.start()),
-                    Ok(Some(kept)) => chain.locate(Place::before(kept)).offset(),
-                    Err(_) => chain.start(),
-                }
-            }
-            Err(error) => {
-                tracing::warn!(cursor = child, "holds back its whole topic: {error}");
-                chain.start()
-            }
-        };
+        let stored = store.get(&format!("{topic_key}/{child}")).await?;
+        let floor = stored.and_then(|stored| floor_of(&child, &stored.value, chain));
         let cursor: Weak<dyn Registered> = Weak::<Nobody>::new();
-        cursors.insert(decoded(&child), Registration { cursor, floor: Some(floor) });
+        let floor = Some(floor.unwrap_or(chain.start()));
+        cursors.insert(decoded(&child), Registration { cursor, floor });
     }
     Ok(cursors)
+}
+
+/// What must stay for a cursor by its record; none when that does not tell.
+fn floor_of(child: &str, record: &[u8], chain: &Chain) -> Option<Offset> {
+    let state = match CursorRecord::decode(record) {
+        Ok(CursorRecord { cursor_ledger: None, state, .. }) => state,
+        Ok(_) => return None,
+        Err(error) => {
+            tracing::warn!(cursor = child, "holds back its whole topic: {error}");
+            return None;
+        }
+    };
+    let acknowledged = chain.locate(state.mark_delete?).offset();
+    let progress = Progress::from_properties(state.properties).ok()?;
+    let kept = progress.kept.into_keys().next();
+    let kept = kept.map(|kept| chain.locate(Place::before(kept)).offset());
+    Some(kept.map_or(acknowledged, |kept| kept.min(acknowledged)))
 }
 
 impl ManagedLedger {
@@ -91,6 +99,25 @@ impl ManagedLedger {
     /// entries are deleted, so that no cursor begins where they were.
     pub(crate) async fn opening(&self) -> tokio::sync::MutexGuard<'_, ()> {
         self.0.opening.lock().await
+    }
+
+    /// Whether this is the topic's owner still, as far as the store can tell: only then may its cursors be touched.
+    pub(crate) async fn still_owned(&self) -> Result<(), ChangeError> {
+        let inner = &self.0;
+        {
+            let state = inner.state.lock();
+            match &state.intake {
+                Intake::Refused(
+                    refusal @ (Refusal::Fenced { .. }
+                    | Refusal::Lost { .. }
+                    | Refusal::Closed { .. }),
+                ) => return Err(refusal.clone().into()),
+                Intake::Open
+                | Intake::Refused(Refusal::WriteFailed { .. } | Refusal::Terminated { .. }) => {}
+            }
+        }
+        let checked = inner.record.lock().await.own.check(&inner.store).await;
+        inner.changed(checked)
     }
 
     /// The names of the cursors that have a record.
@@ -165,8 +192,13 @@ impl Inner {
             self.runtime.spawn(async move {
                 let trimmed = inner.trim().await;
                 inner.trimming.store(false, Ordering::Release);
-                if let Err(error) = trimmed {
-                    tracing::warn!(topic = &*inner.topic, "nothing was deleted: {error}");
+                match trimmed {
+                    Ok(0) => {}
+                    // Who moved on meanwhile found this task at work.
+                    Ok(_) => inner.let_go(),
+                    Err(error) => {
+                        tracing::warn!(topic = &*inner.topic, "nothing was deleted: {error}");
+                    }
                 }
             });
         }

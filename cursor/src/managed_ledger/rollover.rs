@@ -284,9 +284,12 @@ impl Inner {
         if let Some(last) = listed.last_mut() {
             last.end = Some(closed);
         }
-        if let Intake::Refused(Refusal::Terminated { .. }) = self.state.lock().intake {
-            let place = Place { ledger: writer.id(), entries: closed.entries };
-            record.terminated = Some(place);
+        let terminated =
+            matches!(self.state.lock().intake, Intake::Refused(Refusal::Terminated { .. }));
+        if terminated {
+            // Behind the last real entry, also when the last ledger is empty.
+            let chain = &self.state.lock().chain;
+            record.terminated = chain.place_of(chain.end());
         }
         match record.put(&self.store, listed).await {
             Ok(()) => {}

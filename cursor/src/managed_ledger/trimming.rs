@@ -112,6 +112,12 @@ impl ManagedLedger {
         changes: impl IntoIterator<Item = (String, Option<String>)>,
     ) -> Result<(), ChangeError> {
         let inner = &self.0;
+        let changes: Vec<_> = changes.into_iter().collect();
+        if let Some((name, _)) =
+            changes.iter().find(|(name, _)| [OWNER, DELETING].contains(&&**name))
+        {
+            return Err(ChangeError::ReservedProperty { name: name.clone() });
+        }
         let mut record = inner.record.lock().await;
         let listed = inner.listed_if_open()?;
         let before = record.properties.clone();
@@ -131,12 +137,16 @@ impl ManagedLedger {
     /// Deletes the oldest ledgers that every cursor has acknowledged and that retention has let go. Returns how many. It
     /// happens by itself when a cursor has moved on or a ledger is full; time alone does not bring it about.
     ///
-    /// If the future is dropped, call it again.
+    /// If the future is dropped, it goes on.
     ///
     /// # Errors
     /// [`ChangeError`]; nothing is lost that a cursor needs.
     pub async fn trim(&self) -> Result<u64, ChangeError> {
-        self.0.trim().await
+        let inner = self.0.clone();
+        let trimming = self.0.runtime.spawn(async move { inner.trim().await });
+        trimming
+            .await
+            .unwrap_or_else(|_| Err(self.0.write_failed("its runtime was shut down").into()))
     }
 
     /// Deletes the ledgers and the record of a topic whose cursors are gone. Refuses appends and reads from now on.
@@ -164,7 +174,9 @@ impl ManagedLedger {
         // From here on it is an empty topic for whoever opens it, and its ledgers are noted.
         let put = record.put(&inner.store, Vec::new()).await;
         inner.changed(put)?;
-        inner.delete_ledgers(&mut record).await;
+        drop(record);
+        inner.delete_ledgers().await;
+        let mut record = inner.record.lock().await;
         if let Some(ledger) = record.deleting.first() {
             let reason = "its bookkeeping is kept until it is deleted".into();
             let key = georepl_storage::ledger_key(*ledger);
@@ -183,13 +195,22 @@ impl ManagedLedger {
         let inner = &self.0;
         {
             let mut state = inner.state.lock();
-            if let Intake::Open = state.intake {
-                let topic = inner.topic.clone();
-                state.intake = Intake::Refused(Refusal::Terminated { topic });
+            match &state.intake {
+                Intake::Open => {
+                    let topic = inner.topic.clone();
+                    state.intake = Intake::Refused(Refusal::Terminated { topic });
+                }
+                Intake::Refused(Refusal::Terminated { .. }) => {}
+                Intake::Refused(refusal) => return Err(CloseError::Refused(refusal.clone())),
             }
         }
         inner.stop_waiting();
         inner.close_current().await?;
+        if !self.is_terminated() {
+            // A failure or a close came in between.
+            let refusal = self.refusal().expect("a topic that was terminated takes no appends");
+            return Err(CloseError::Refused(refusal));
+        }
         for (_, cursor) in inner.registered_by_name() {
             cursor.terminated();
         }
@@ -213,52 +234,69 @@ impl Inner {
     }
 
     pub(super) async fn trim(self: &Arc<Self>) -> Result<u64, ChangeError> {
-        let _opening = self.opening.lock().await;
-        let mut record = self.record.lock().await;
-        let mut listed = self.listed_if_open()?;
-        let gone = self.state.lock().expired(self.floor(), &self.config.retention, now_ms());
-        if gone == 0 {
-            return Ok(0);
-        }
-        let kept = listed.split_off(gone);
-        let (deleted, first) = (listed, kept[0].ledger);
-        let before = record.deleting.len();
-        record.deleting.extend(deleted.iter().map(|listed| listed.ledger));
-        let put = record.put(&self.store, kept).await;
-        if put.is_err() {
-            record.deleting.truncate(before);
-        }
-        self.changed(put)?;
-        let start = {
-            let mut state = self.state.lock();
-            state.chain.trim(first);
-            state.closed_at_ms = state.closed_at_ms.split_off(&first);
-            state.chain.start()
+        let deleted = {
+            let _opening = self.opening.lock().await;
+            let mut record = self.record.lock().await;
+            let mut listed = self.listed_if_open()?;
+            let floor = self.floor();
+            let gone = self.state.lock().expired(floor, &self.config.retention, now_ms());
+            if gone == 0 {
+                return Ok(0);
+            }
+            let kept = listed.split_off(gone);
+            let first = kept[0].ledger;
+            let before = record.deleting.len();
+            record.deleting.extend(listed.iter().map(|listed| listed.ledger));
+            let put = record.put(&self.store, kept).await;
+            if put.is_err() {
+                record.deleting.truncate(before);
+            }
+            self.changed(put)?;
+            let start = {
+                let mut state = self.state.lock();
+                state.chain.trim(first);
+                state.closed_at_ms = state.closed_at_ms.split_off(&first);
+                state.chain.start()
+            };
+            for (_, cursor) in self.registered_by_name() {
+                cursor.trimmed(start);
+            }
+            listed
         };
         for listed in &deleted {
             self.handles.remove(listed.ledger);
         }
-        for (_, cursor) in self.registered_by_name() {
-            cursor.trimmed(start);
-        }
-        self.delete_ledgers(&mut record).await;
+        self.delete_ledgers().await;
         Ok(deleted.len() as u64)
     }
 
-    /// Deletes what the record lists no more. What is not deleted stays noted, for the next time.
-    pub(super) async fn delete_ledgers(&self, record: &mut Recorded) {
-        let mut left = Vec::new();
-        for ledger in std::mem::take(&mut record.deleting) {
-            if let Err(error) = self.client.delete(ledger).await {
-                tracing::warn!(topic = &*self.topic, %ledger, "is deleted later: {error}");
-                left.push(ledger);
+    /// Deletes, in a task, what the record lists no more.
+    pub(super) fn start_deleting(self: &Arc<Self>) {
+        let inner = self.clone();
+        self.runtime.spawn(async move { inner.delete_ledgers().await });
+    }
+
+    /// Deletes what the record lists no more, without holding it up. What is not deleted stays noted.
+    async fn delete_ledgers(&self) {
+        let noted = self.record.lock().await.deleting.clone();
+        let mut deleted = Vec::new();
+        for ledger in noted {
+            match self.client.delete(ledger).await {
+                Ok(()) => deleted.push(ledger),
+                Err(error) => {
+                    tracing::warn!(topic = &*self.topic, %ledger, "is deleted later: {error}");
+                }
             }
         }
-        record.deleting = left;
+        self.record.lock().await.deleting.retain(|ledger| !deleted.contains(ledger));
     }
 
     pub(super) fn trim_is_due(&self) -> bool {
-        self.state.lock().expired(self.floor(), &self.config.retention, now_ms()) > 0
+        let floor = self.floor();
+        let state = self.state.lock();
+        let may_change =
+            matches!(state.intake, Intake::Open | Intake::Refused(Refusal::Terminated { .. }));
+        may_change && state.expired(floor, &self.config.retention, now_ms()) > 0
     }
 
     /// The ledgers as the record lists them, while this owner may change it.
@@ -271,7 +309,7 @@ impl Inner {
     }
 
     /// Judges a change of the record.
-    fn changed(&self, put: Result<(), MetadataError>) -> Result<(), ChangeError> {
+    pub(super) fn changed(&self, put: Result<(), MetadataError>) -> Result<(), ChangeError> {
         match put {
             Ok(()) => Ok(()),
             Err(error @ MetadataError::Unavailable { .. }) => Err(error.into()),

@@ -47,6 +47,7 @@ impl CursorRecord {
             ranges: state.ranges,
             properties: state.properties,
             batch_indexes: Vec::new(),
+            checkpoint: None,
             cursor_properties: StringProperty::list(&self.properties),
         };
         record.encode_to_vec().into()
@@ -58,6 +59,7 @@ impl CursorRecord {
     /// When it is damaged, or uses what is not supported.
     pub fn decode(bytes: &[u8]) -> Result<Self, RecordError> {
         let record: StoredCursor = unwrap(bytes)?;
+        refuse(record.checkpoint.is_some(), "checkpoints of snapshots")?;
         let cursor_ledger = match record.cursor_ledger {
             STATE_IS_HERE => None,
             ledger => Some(LedgerId(in_range("cursorsLedgerId", ledger)?)),
@@ -179,6 +181,9 @@ struct StoredCursor {
     batch_indexes: Vec<Present>,
     #[prost(message, repeated, tag = "8")]
     cursor_properties: Vec<StringProperty>,
+    /// A place where a newer kind of snapshot begins.
+    #[prost(message, optional, tag = "9")]
+    checkpoint: Option<Present>,
 }
 
 #[derive(Clone, PartialEq, Message)]

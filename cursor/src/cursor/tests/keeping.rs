@@ -24,6 +24,13 @@ async fn snapshots(region: &Region) -> (LedgerId, Vec<Snapshot>) {
     (ledger, entries.iter().map(|e| Snapshot::decode(&e.payload()).unwrap()).collect())
 }
 
+/// Waits until the ledger is deleted, which a task does.
+async fn deleted(region: &Region, ledger: LedgerId) {
+    while region.client.open(ledger, &Default::default()).await.is_ok() {
+        tokio::task::yield_now().await;
+    }
+}
+
 /// A topic of 10 entries in three ledgers, and a cursor that has acknowledged 3 and the entries 5, 6 and 8.
 async fn acknowledged(region: &Region) -> (ManagedLedger, Arc<ManagedCursor>) {
     let topic = region.topic().await;
@@ -211,6 +218,74 @@ async fn acknowledgements_in_a_burst_share_their_snapshots() {
     assert!(written.len() <= 2, "{} snapshots", written.len());
 }
 
+#[tokio::test(start_paused = true)]
+async fn calls_on_a_closed_cursor_end_and_say_so() {
+    let region = Region::new();
+    let (_topic, cursor) = acknowledged(&region).await;
+    cursor.accept_delete(&[at("1:3")]).unwrap();
+    cursor.close().await.unwrap();
+    assert_eq!(cursor.persist().await, Ok(()), "the close has stored it");
+    let closed = PersistError::Closed { cursor: "c".into() };
+    assert_eq!(cursor.store_progress(|p| p.incarnation = 9).await, Err(closed));
+    assert_eq!(cursor.close().await, Ok(()));
+
+    // A close that cannot store says so, and may be called again.
+    let cursor = super::cursor(&_topic).await;
+    cursor.accept_delete(&[at("1:0")]).unwrap();
+    region.store.keep_silent(&cursor.key, Silence::Late);
+    for bookie in &region.bookies {
+        region.memory.down(bookie);
+    }
+    let error = cursor.close().await.unwrap_err();
+    assert_eq!(error.advice(), Advice::Retry, "{error}");
+    assert!(cursor.persist().await.is_err());
+    cursor.close().await.unwrap();
+    assert_eq!(cursor.persist().await, Ok(()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_close_stores_the_state_all_the_same() {
+    let region = Region::new();
+    let (topic, cursor) = acknowledged(&region).await;
+    cursor.accept_delete(&[at("0:3")]).unwrap();
+    let mut closing = Box::pin(cursor.close());
+    assert!(closing.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    drop(closing);
+    cursor.persist().await.unwrap();
+    assert_eq!(record(&region).await.cursor_ledger, None, "it is folded");
+    assert_eq!(super::cursor(&topic).await.mark_delete_offset(), Offset::new(4));
+}
+
+#[tokio::test]
+async fn a_handle_of_a_topic_that_is_somebody_elses_leaves_its_cursors_alone() {
+    let region = Region::new();
+    let old = region.topic().await;
+    append(&old, 3).await;
+    let new = region.topic().await;
+    append(&new, 3).await;
+    let cursor = super::cursor(&new).await;
+    cursor.mark_delete(new.last_confirmed().unwrap()).await.unwrap();
+    let error = ManagedCursor::open(&old, "c", StartAt::Earliest).await.unwrap_err();
+    assert_eq!(error.advice(), Advice::Reopen, "{error}");
+    assert!(ManagedCursor::remove(&old, "c").await.is_err());
+    cursor.accept_delete(&[]).unwrap();
+    cursor.persist().await.unwrap();
+    assert_eq!(cursor.backlog(), 0);
+}
+
+#[tokio::test]
+async fn a_cursor_whose_record_is_damaged_can_be_removed() {
+    let region = Region::new();
+    let (topic, cursor) = acknowledged(&region).await;
+    cursor.close().await.unwrap();
+    let stored = region.store.get(&cursor.key).await.unwrap().unwrap();
+    let expected = Expected::Version(stored.version);
+    region.store.put(&cursor.key, "what?".into(), expected).await.unwrap();
+    assert!(ManagedCursor::open(&topic, "c", StartAt::Earliest).await.is_err());
+    ManagedCursor::remove(&topic, "c").await.unwrap();
+    assert_eq!(super::cursor(&topic).await.backlog(), 10);
+}
+
 #[tokio::test]
 async fn a_removed_cursor_is_gone_with_its_ledger_and_begins_anew() {
     let region = Region::new();
@@ -219,7 +294,7 @@ async fn a_removed_cursor_is_gone_with_its_ledger_and_begins_anew() {
     ManagedCursor::remove(&topic, "c").await.unwrap();
     ManagedCursor::remove(&topic, "c").await.unwrap();
     assert_eq!(cursor.acknowledge(Offset::new(4), None), Err(MarkDeleteRefused::Closed));
-    assert!(region.client.open(ledger, &Default::default()).await.is_err());
+    deleted(&region, ledger).await;
     assert_eq!(super::cursor(&topic).await.backlog(), 10);
 }
 
