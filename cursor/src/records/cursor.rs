@@ -320,13 +320,83 @@ mod tests {
         assert_eq!(refused, Err(RecordError::OutOfRange { field: "ledgerId", value: -3 }));
     }
 
+    /// Whatever the bytes are, they are refused, or a state that is written and read as the same.
+    fn never_panics(bytes: &[u8]) -> Result<(), TestCaseError> {
+        if let Ok(record) = CursorRecord::decode(bytes) {
+            prop_assert_eq!(CursorRecord::decode(&record.encode()), Ok(record));
+        }
+        if let Ok(state) = Snapshot::decode(bytes) {
+            prop_assert_eq!(Snapshot::decode(&state.encode()), Ok(state));
+        }
+        Ok(())
+    }
+
+    fn any_position() -> impl Strategy<Value = NestedPosition> {
+        let number = || prop_oneof![8 => -1..20_i64, 1 => any::<i64>()];
+        (number(), number()).prop_map(|(ledger, entry)| NestedPosition { ledger, entry })
+    }
+
+    fn any_stored() -> impl Strategy<Value = StoredPosition> {
+        let range = (any_position(), any_position());
+        let range = range.prop_map(|(lower, upper)| MessageRange { lower, upper });
+        let words = (any_position(), prop::collection::vec(any::<i64>(), 0..3)).prop_map(
+            |(NestedPosition { ledger, .. }, words)| LongListMap { ledger, words, bitmap: None },
+        );
+        let parts = (
+            any_position(),
+            prop::collection::vec(range, 0..3),
+            prop::collection::vec(words, 0..3),
+        );
+        parts.prop_map(|(NestedPosition { ledger, entry }, ranges, words)| StoredPosition {
+            ledger,
+            entry,
+            ranges,
+            words,
+            ..StoredPosition::default()
+        })
+    }
+
     proptest! {
         #[test]
         fn arbitrary_bytes_never_panic(bytes: Vec<u8>) {
-            if let Ok(record) = CursorRecord::decode(&bytes) {
-                prop_assert_eq!(CursorRecord::decode(&record.encode()), Ok(record));
+            never_panics(&bytes)?;
+        }
+
+        #[test]
+        fn arbitrary_numbers_and_damage_never_panic(
+            stored in any_stored(),
+            cursor_ledger in prop_oneof![8 => Just(STATE_IS_HERE), 1 => any::<i64>()],
+            at: prop::sample::Index,
+            byte: u8,
+        ) {
+            let record = StoredCursor {
+                cursor_ledger,
+                mark_delete_ledger: Some(stored.ledger),
+                mark_delete_entry: Some(stored.entry),
+                ranges: stored.ranges.clone(),
+                ..StoredCursor::default()
+            };
+            for mut bytes in [stored.encode_to_vec(), record.encode_to_vec()] {
+                never_panics(&bytes)?;
+                let at = at.index(bytes.len());
+                bytes[at] = byte;
+                never_panics(&bytes)?;
             }
-            let _ = Snapshot::decode(&bytes);
+        }
+
+        #[test]
+        fn an_arbitrary_length_beyond_the_bytes_is_an_error_and_allocates_nothing(
+            tag in 1_u32..9,
+            claimed in 60_u64..,
+            rest in prop::collection::vec(any::<u8>(), 0..60),
+        ) {
+            let mut bytes = Vec::new();
+            let wire_type = prost::encoding::WireType::LengthDelimited;
+            prost::encoding::encode_key(tag, wire_type, &mut bytes);
+            prost::encoding::encode_varint(claimed, &mut bytes);
+            bytes.extend(rest);
+            prop_assert!(CursorRecord::decode(&bytes).is_err());
+            prop_assert!(Snapshot::decode(&bytes).is_err());
         }
     }
 }

@@ -176,12 +176,68 @@ mod tests {
         assert_eq!(refused, Err(RecordError::OutOfRange { field: "ledgerId", value: -3 }));
     }
 
+    /// Whatever the bytes are, they are refused, or a record that is written and read as the same.
+    fn never_panics(bytes: &[u8]) -> Result<(), TestCaseError> {
+        if let Ok(record) = TopicRecord::decode(bytes) {
+            prop_assert_eq!(TopicRecord::decode(&record.encode()), Ok(record));
+        }
+        Ok(())
+    }
+
+    /// Mostly a number that a record may have.
+    fn number() -> impl Strategy<Value = i64> {
+        prop_oneof![8 => -1..20_i64, 1 => any::<i64>()]
+    }
+
+    fn any_topic() -> impl Strategy<Value = StoredTopic> {
+        let optional = || prop::option::of(number());
+        let ledger = (number(), optional(), optional(), optional());
+        let ledger = ledger.prop_map(|(ledger, entries, size, timestamp)| StoredLedger {
+            ledger,
+            entries,
+            size,
+            timestamp,
+            ..StoredLedger::default()
+        });
+        let end = (number(), number()).prop_map(|(ledger, entry)| NestedPosition { ledger, entry });
+        (prop::collection::vec(ledger, 0..4), prop::option::of(end)).prop_map(
+            |(ledgers, terminated)| StoredTopic { ledgers, terminated, ..StoredTopic::default() },
+        )
+    }
+
     proptest! {
         #[test]
         fn arbitrary_bytes_never_panic(bytes: Vec<u8>) {
-            if let Ok(record) = TopicRecord::decode(&bytes) {
-                prop_assert_eq!(TopicRecord::decode(&record.encode()), Ok(record));
+            never_panics(&bytes)?;
+        }
+
+        #[test]
+        fn arbitrary_numbers_and_damage_never_panic(
+            topic in any_topic(),
+            at: prop::sample::Index,
+            byte: u8,
+        ) {
+            let mut bytes = topic.encode_to_vec();
+            never_panics(&bytes)?;
+            if !bytes.is_empty() {
+                let at = at.index(bytes.len());
+                bytes[at] = byte;
+                never_panics(&bytes)?;
             }
+        }
+
+        #[test]
+        fn an_arbitrary_length_beyond_the_bytes_is_an_error_and_allocates_nothing(
+            tag in 1_u32..9,
+            claimed in 60_u64..,
+            rest in prop::collection::vec(any::<u8>(), 0..60),
+        ) {
+            let mut bytes = Vec::new();
+            let wire_type = prost::encoding::WireType::LengthDelimited;
+            prost::encoding::encode_key(tag, wire_type, &mut bytes);
+            prost::encoding::encode_varint(claimed, &mut bytes);
+            bytes.extend(rest);
+            prop_assert!(TopicRecord::decode(&bytes).is_err());
         }
     }
 }
