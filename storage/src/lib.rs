@@ -96,7 +96,7 @@ pub use crate::{
     },
     check::{CheckError, CheckReport, CopyRun, CopyState, FragmentReport},
     client::{CreateError, LedgerClient, LedgerOptions, LedgerWriter, OpenError},
-    disk::{DirectoryDisk, Disk, OpenFileError},
+    disk::{DirectoryDisk, Disk, OpenFileError, Presence, Remedy},
     mailbox::{Mailbox, MailboxClosed},
     marks::MarkError,
     metadata::{

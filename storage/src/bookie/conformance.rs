@@ -14,7 +14,7 @@ use crate::transport::{
 };
 
 pub(super) const LEDGER: LedgerId = LedgerId(7);
-const OTHER: LedgerId = LedgerId(8);
+pub(super) const OTHER: LedgerId = LedgerId(8);
 
 /// Bookies of one kind, of which b1 is there.
 pub(super) trait Kind {
@@ -45,6 +45,7 @@ macro_rules! conformance {
             a_restart_keeps_life_entries_fences_and_lac_and_loses_waits
             a_wiped_bookie_is_another_life_without_entries_and_fences
             a_deleted_ledger_is_gone_and_the_others_stay
+            waits_at_a_deleted_ledger_end
         }
     };
     ($make:expr => $($name:ident)*) => {
@@ -342,4 +343,15 @@ pub(super) async fn a_deleted_ledger_is_gone_and_the_others_stay(kind: impl Kind
     let lac_read = RequestBody::ReadLac { fence: None };
     assert_eq!(one.ask(lac_read).await, Err(BookieError::NoSuchLedger));
     assert_eq!(one.ask_of(OTHER, read(0)).await, Ok(ResponseBody::Entry(in_other)));
+}
+
+pub(super) async fn waits_at_a_deleted_ledger_end(kind: impl Kind) {
+    let mut one = One::new(kind);
+    one.send(1, LEDGER, vec![add(0, AddKind::Normal), wait(None)]);
+    one.send(3, OTHER, vec![wait(None)]);
+    assert_eq!(one.answers(1).await, [(1, ADDED)]);
+    one.kind.keep_only(OTHER).await;
+    assert_eq!(one.answers(1).await, [(2, Err(BookieError::NoSuchLedger))]);
+    one.send(4, OTHER, vec![RequestBody::WriteLac { lac: EntryId(0), key: key("") }]);
+    assert_eq!(one.answers(2).await, [(4, Ok(ResponseBody::LacWritten)), (3, lac(Some(0)))]);
 }

@@ -1,6 +1,6 @@
 //! Bookies in the memory of this process.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -127,13 +127,35 @@ impl MemoryBookies {
         self.with_entries(bookie, ledger, |entries| entries.0.clone()).unwrap_or_default()
     }
 
-    /// Forgets the ledgers for which `keep` is false: those that were deleted from the metadata store. Only an id that
-    /// will never be used again may be forgotten, or its fence would be forgotten with it.
-    pub fn retain_ledgers(&self, keep: impl Fn(LedgerId) -> bool) {
-        for bookie in self.bookies.values() {
-            let mut bookie = bookie.lock();
-            bookie.ledgers.retain(|ledger, _| keep(*ledger));
-            bookie.limbo.retain(|ledger| keep(*ledger));
+    /// The ledgers that are held.
+    ///
+    /// To find what may be deleted, ask for this first, and then ask the metadata store which ledgers there are: a
+    /// ledger that is created in between is not in the answer. The other way round it would seem deleted.
+    #[must_use]
+    pub fn ledgers(&self) -> BTreeSet<LedgerId> {
+        let held =
+            |bookie: &Mutex<Bookie>| bookie.lock().ledgers.keys().copied().collect::<Vec<_>>();
+        self.bookies.values().flat_map(held).collect()
+    }
+
+    /// Deletes ledgers: those that [`ledgers`](Self::ledgers) named and the metadata store, asked afterwards, did not.
+    /// Only an id that will never be used again may be deleted, or its fence would be forgotten with it. Waits for the
+    /// LAC of these ledgers end.
+    pub fn delete_ledgers(&self, ledgers: impl IntoIterator<Item = LedgerId>) {
+        let ledgers: Vec<_> = ledgers.into_iter().collect();
+        for bookie in self.bookies.keys() {
+            self.change(bookie, |bookie| {
+                let mut outgoing = Outgoing::new();
+                for ledger in &ledgers {
+                    bookie.ledgers.remove(ledger);
+                    bookie.limbo.remove(ledger);
+                    for wait in bookie.lac_waits.take_passed(*ledger, Some(EntryId(u64::MAX))) {
+                        let gone = bookie.response(wait.id, Err(BookieError::NoSuchLedger));
+                        outgoing.push((wait.sink, gone));
+                    }
+                }
+                outgoing
+            });
         }
     }
 

@@ -440,7 +440,7 @@ async fn a_deleted_ledger_is_gone_and_deleting_it_again_is_fine() {
     assert_eq!(cluster.client.delete(ledger).await, Ok(()));
     let gone = OpenError::Record(RecordError::NoSuchLedger { ledger });
     assert_eq!(cluster.open(ledger).await.map(|reader| reader.id()), Err(gone));
-    cluster.bookies.retain_ledgers(|kept| kept != ledger);
+    cluster.bookies.delete_ledgers([ledger]);
     assert_eq!(cluster.bookies.entries(&bookie(1), ledger), []);
 }
 

@@ -1,24 +1,35 @@
 //! One database file: opened and judged, changed in durable commits, and what becomes of it when its disk fails.
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::io::{self, ErrorKind};
+use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
-use parking_lot::RwLock;
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use redb::{
-    Builder, Database, DatabaseError, ReadTransaction, ReadableDatabase, StorageBackend,
+    Builder, Database, ReadTransaction, ReadableDatabase, ReadableTable, StorageBackend,
     TableDefinition, TableError, WriteTransaction,
 };
 
-use super::Disk;
+use super::{Disk, Presence};
 
 /// The version of what is stored in the files. Another one is refused by name.
 const FORMAT: &str = "1";
 
 /// What a file says of itself: `format`, `owner`, and what its owner adds.
-pub(crate) const META: TableDefinition<'_, &str, &str> = TableDefinition::new("meta");
+const META: TableDefinition<'_, &str, &str> = TableDefinition::new("meta");
+
+/// How long a file that could not be opened again is left alone before the next attempt.
+const REOPEN_PAUSE: Duration = Duration::from_secs(1);
+
+/// What is said after a sync that failed.
+const AFTER_A_FAILED_SYNC: &str = "a sync failed, so the system may show what the disk does not have; \
+    restart the machine, or mount the file system anew, before the file is opened again";
 
 /// What a file should be.
 #[derive(Clone, Debug)]
@@ -29,6 +40,34 @@ pub(crate) struct FileSpec {
     pub(crate) owner: String,
     /// Memory for pages, in bytes.
     pub(crate) cache_bytes: usize,
+    /// What to do when it is damaged.
+    pub(crate) remedy: Remedy,
+    /// Makes its tables, in the transaction in which it becomes the owner's.
+    pub(crate) create: fn(&WriteTransaction) -> Result<(), redb::Error>,
+    /// Opens its tables, to see that they are there.
+    pub(crate) check: fn(&ReadTransaction) -> Result<(), redb::Error>,
+}
+
+/// What to do about a damaged file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remedy {
+    /// Begin without it: what it held has other replicas.
+    Replicas,
+    /// Restore a copy: there is nothing else to take its content from.
+    Copy,
+}
+
+impl fmt::Display for Remedy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Replicas => {
+                "move it away, and what it held is taken from its other replicas, if there are any"
+            }
+            Self::Copy => {
+                "restore it from a copy, and keep the damaged one; without it no ledger is found"
+            }
+        })
+    }
 }
 
 /// Why a database file cannot be used.
@@ -41,15 +80,14 @@ pub enum OpenFileError {
         file: PathBuf,
     },
     /// It is not, or is no longer, what was written.
-    #[error(
-        "{} is damaged ({reason}); move it away, and what it held is taken from its other replicas, if there are any",
-        .file.display()
-    )]
+    #[error("{} is damaged ({reason}); {remedy}", .file.display())]
     Damaged {
         /// The file.
         file: PathBuf,
         /// What is wrong with it.
         reason: String,
+        /// What to do about it.
+        remedy: Remedy,
     },
     /// It was written by a version of this program with another format.
     #[error("{} has format {found}, this version reads format {FORMAT}; use the version that wrote it", .file.display())]
@@ -77,6 +115,14 @@ pub enum OpenFileError {
         /// The disk's error.
         reason: String,
     },
+    /// The system has no thread for it.
+    #[error("{} was opened, but there is no thread to serve it: {reason}", .file.display())]
+    NoThread {
+        /// The file.
+        file: PathBuf,
+        /// The system's error.
+        reason: String,
+    },
 }
 
 /// Why a file could not be read or changed. A change may have been made all the same.
@@ -99,8 +145,9 @@ pub(crate) enum Changed {
 
 /// A database file that is open, or is opened again when it is needed after its disk failed.
 ///
-/// After a failed *sync* it is not opened again: the system may have dropped the pages it could not write and yet show
-/// them to who reads the file, so that later commits would stand on nothing.
+/// What is opened again must exist, be no other file and have its tables. After a failed *sync* it is not opened again:
+/// the system may have dropped the pages it could not write and yet show them to who reads the file, so that later
+/// commits would stand on nothing.
 #[derive(Debug)]
 pub(crate) struct DatabaseFile {
     disk: Arc<dyn Disk>,
@@ -111,10 +158,25 @@ pub(crate) struct DatabaseFile {
 
 #[derive(Debug)]
 struct Slot {
-    database: Option<Database>,
+    access: Access,
     /// Counts openings, so that of two threads that meet the same failure only one closes the file.
     opening: u64,
+    /// What the file says of itself.
+    meta: Meta,
 }
+
+#[derive(Debug)]
+enum Access {
+    Open(Database),
+    /// Closed for this reason; opened again from then on, or never.
+    Closed {
+        error: FileError,
+        retry_at: Option<Instant>,
+    },
+}
+
+/// The rows of [`META`].
+type Meta = BTreeMap<String, String>;
 
 /// What the disk said to the database, and the limit the database is held to.
 #[derive(Debug)]
@@ -125,16 +187,16 @@ struct Watch {
 }
 
 impl DatabaseFile {
-    /// Opens the file, or makes a new one of an empty one. A file that was not closed is repaired first, which reads
-    /// all of it; it then has the last commit that is whole. Blocks.
+    /// Opens the file, or makes a new one of an empty one. One that was not closed has the last commit that was made.
+    /// Blocks.
     pub(crate) fn open(disk: Arc<dyn Disk>, spec: FileSpec) -> Result<Self, OpenFileError> {
         let watch = Arc::new(Watch {
             bytes_max: AtomicU64::new(u64::MAX),
             full: AtomicBool::new(false),
             sync_failed: AtomicBool::new(false),
         });
-        let database = open_database(&*disk, &spec, &watch)?;
-        let slot = RwLock::new(Slot { database: Some(database), opening: 0 });
+        let (database, meta) = open_database(&*disk, &spec, &watch, Presence::MayBeNew)?;
+        let slot = RwLock::new(Slot { access: Access::Open(database), opening: 0, meta });
         Ok(Self { disk, spec, watch, slot })
     }
 
@@ -153,7 +215,28 @@ impl DatabaseFile {
 
     /// Whether the file is open, as far as it was tried.
     pub(crate) fn is_open(&self) -> bool {
-        self.slot.read().database.is_some()
+        matches!(self.slot.read().access, Access::Open(_))
+    }
+
+    /// What the file says of itself under a name.
+    pub(crate) fn meta(&self, name: &str) -> Option<String> {
+        self.slot.read().meta.get(name).cloned()
+    }
+
+    /// Lets the file say more of itself, durably. From then on a file that does not say so is another one. Blocks.
+    pub(crate) fn set_meta<const N: usize>(
+        &self,
+        rows: [(&str, String); N],
+    ) -> Result<(), FileError> {
+        self.change(|transaction| {
+            let mut meta = transaction.open_table(META)?;
+            for (name, value) in &rows {
+                meta.insert(*name, value.as_str())?;
+            }
+            Ok(((), Changed::Something))
+        })?;
+        self.slot.write().meta.extend(rows.map(|(name, value)| (name.to_owned(), value)));
+        Ok(())
     }
 
     /// Reads what is committed and durable. Does not wait for a change that is under way. Blocks.
@@ -171,7 +254,8 @@ impl DatabaseFile {
         change: impl FnOnce(&WriteTransaction) -> Result<(R, Changed), redb::Error>,
     ) -> Result<R, FileError> {
         self.with_database(|database| {
-            let transaction = database.begin_write()?;
+            let mut transaction = database.begin_write()?;
+            transaction.set_quick_repair(true);
             let (result, changed) = change(&transaction)?;
             match changed {
                 Changed::Something => transaction.commit()?,
@@ -181,13 +265,20 @@ impl DatabaseFile {
         })
     }
 
+    /// Closes the file for good. Blocks.
+    pub(crate) fn close(&self) {
+        let closed = Access::Closed { error: self.failed("it was closed"), retry_at: None };
+        if let Access::Open(database) = mem::replace(&mut self.slot.write().access, closed) {
+            close(database);
+        }
+    }
+
     fn with_database<R>(
         &self,
         run: impl FnOnce(&Database) -> Result<R, redb::Error>,
     ) -> Result<R, FileError> {
-        self.reopen()?;
-        let slot = self.slot.read();
-        let Some(database) = &slot.database else {
+        let slot = self.opened()?;
+        let Access::Open(database) = &slot.access else {
             return Err(self.failed("it was closed after a failure"));
         };
         match guarded(|| run(database)) {
@@ -200,50 +291,78 @@ impl DatabaseFile {
         }
     }
 
-    /// Opens the file again if it is closed.
-    fn reopen(&self) -> Result<(), FileError> {
-        if self.is_open() {
-            return Ok(());
+    fn opened(&self) -> Result<RwLockReadGuard<'_, Slot>, FileError> {
+        let slot = self.slot.read();
+        if let Access::Open(_) = slot.access {
+            return Ok(slot);
         }
-        if self.watch.sync_failed.load(Ordering::Relaxed) {
-            return Err(self.failed("a sync failed, and what is on the disk is not known"));
-        }
+        drop(slot);
         let mut slot = self.slot.write();
-        if slot.database.is_none() {
-            let opened = open_database(&*self.disk, &self.spec, &self.watch);
-            slot.database = Some(opened.map_err(|error| self.failed(error))?);
-            slot.opening += 1;
+        self.reopen(&mut slot)?;
+        Ok(RwLockWriteGuard::downgrade(slot))
+    }
+
+    /// Opens the file again if it is closed and may be opened by now.
+    fn reopen(&self, slot: &mut Slot) -> Result<(), FileError> {
+        match &slot.access {
+            Access::Open(_) => return Ok(()),
+            Access::Closed { error, retry_at } => {
+                if retry_at.is_none_or(|retry_at| Instant::now() < retry_at) {
+                    return Err(error.clone());
+                }
+            }
         }
-        Ok(())
+        let opened = match self.watch.sync_failed.load(Ordering::Relaxed) {
+            true => Err(self.failed(AFTER_A_FAILED_SYNC)),
+            false => self.open_again(&slot.meta),
+        };
+        match opened {
+            Ok(database) => {
+                slot.access = Access::Open(database);
+                slot.opening += 1;
+                Ok(())
+            }
+            Err(error) => {
+                tracing::error!(%error, "it stays closed");
+                let retry_at = Some(Instant::now() + REOPEN_PAUSE);
+                slot.access = Access::Closed { error: error.clone(), retry_at };
+                Err(error)
+            }
+        }
+    }
+
+    fn open_again(&self, known: &Meta) -> Result<Database, FileError> {
+        let opened = open_database(&*self.disk, &self.spec, &self.watch, Presence::MustExist);
+        let (database, meta) = opened.map_err(|error| self.failed(error))?;
+        if meta != *known {
+            return Err(self.failed("another file was put in its place; put the right one back"));
+        }
+        Ok(database)
     }
 
     /// Closes the file: after a failed operation the database refuses every further one. Tries to open it again.
     fn on_failure(&self, opening: u64, error: &redb::Error) -> FileError {
         let mut slot = self.slot.write();
-        if slot.opening == opening
-            && let Some(failed) = slot.database.take()
-        {
+        if slot.opening == opening && matches!(slot.access, Access::Open(_)) {
             tracing::error!(file = %self.path().display(), %error, "the disk failed");
-            close(failed);
+            let closed =
+                Access::Closed { error: self.failed(error), retry_at: Some(Instant::now()) };
+            if let Access::Open(failed) = mem::replace(&mut slot.access, closed) {
+                close(failed);
+            }
         }
-        drop(slot);
         let full = self.watch.full.swap(false, Ordering::Relaxed);
-        match self.reopen() {
+        match self.reopen(&mut slot) {
             Ok(()) if full => FileError::Full { file: self.path() },
             Ok(()) => self.failed(error),
-            Err(error) => {
-                tracing::error!(%error, "it stays closed");
-                error
-            }
+            Err(error) => error,
         }
     }
 }
 
 impl Drop for DatabaseFile {
     fn drop(&mut self) {
-        if let Some(database) = self.slot.get_mut().database.take() {
-            close(database);
-        }
+        self.close();
     }
 }
 
@@ -262,72 +381,102 @@ fn open_database(
     disk: &dyn Disk,
     spec: &FileSpec,
     watch: &Arc<Watch>,
-) -> Result<Database, OpenFileError> {
+    presence: Presence,
+) -> Result<(Database, Meta), OpenFileError> {
     let file = disk.locate(&spec.name);
-    let failed = |error: redb::Error| match error {
-        redb::Error::DatabaseAlreadyOpen => OpenFileError::InUse { file: file.clone() },
-        // The database's own word for a file that it did not write.
-        redb::Error::Io(error) if error.kind() == ErrorKind::InvalidData => {
-            OpenFileError::Damaged { file: file.clone(), reason: "it is no database".into() }
-        }
-        redb::Error::Io(error) if error.kind() == ErrorKind::UnexpectedEof => {
-            OpenFileError::Damaged { file: file.clone(), reason: "it was cut short".into() }
-        }
-        redb::Error::Io(error) => {
-            OpenFileError::Disk { file: file.clone(), reason: error.to_string() }
-        }
-        error => OpenFileError::Damaged { file: file.clone(), reason: error.to_string() },
-    };
-    let backend = disk.open(&spec.name).map_err(|error| failed(error.into()))?;
+    let failed = |error| refusal(file.clone(), spec.remedy, error);
+    let backend = disk.open(&spec.name, presence).map_err(|error| failed(error.into()))?;
     let backend = WatchedFile { backend, watch: watch.clone() };
-    clear_unfinished(&backend).map_err(|error| failed(DatabaseError::from(error).into()))?;
+    let prepared = prepare(&backend, presence);
+    prepared.map_err(|error| failed(error.into()))?;
     let database = guarded(|| {
         Ok(Builder::new().set_cache_size(spec.cache_bytes).create_with_backend(backend)?)
     });
     let database = database.map_err(failed)?;
-    let identity = guarded(|| identity(&database, &spec.owner)).map_err(failed)?;
-    match identity {
-        Identity { format, .. } if format != FORMAT => {
-            Err(OpenFileError::OtherFormat { file, found: format })
-        }
-        Identity { owner, .. } if owner != spec.owner => {
-            let expected = spec.owner.clone();
-            Err(OpenFileError::OtherOwner { file, found: owner, expected })
-        }
-        _ => Ok(database),
+    let meta = guarded(|| identity(&database, spec, presence)).map_err(failed)?;
+    let stored = |name: &str| match meta.get(name) {
+        Some(value) => Ok(value.clone()),
+        None => Err(failed(redb::Error::Corrupted(format!("it does not say its {name}")))),
+    };
+    let (found, owner) = (stored("format")?, stored("owner")?);
+    if found != FORMAT {
+        return Err(OpenFileError::OtherFormat { file, found });
     }
+    if owner != spec.owner {
+        let expected = spec.owner.clone();
+        return Err(OpenFileError::OtherOwner { file, found: owner, expected });
+    }
+    guarded(|| (spec.check)(&database.begin_read()?)).map_err(failed)?;
+    Ok((database, meta))
 }
 
-/// What a file says it is.
-struct Identity {
-    format: String,
-    owner: String,
-}
-
-/// Reads what the file says it is; a new one is made the owner's.
-fn identity(database: &Database, owner: &str) -> Result<Identity, redb::Error> {
-    match database.begin_read()?.open_table(META) {
-        Ok(meta) => {
-            let stored = |key| {
-                let value = meta.get(key)?.map(|value| value.value().to_owned());
-                value.ok_or_else(|| redb::Error::Corrupted(format!("it does not say its {key}")))
-            };
-            return Ok(Identity { format: stored("format")?, owner: stored("owner")? });
+/// What an error of the database means for who opens a file.
+fn refusal(file: PathBuf, remedy: Remedy, error: redb::Error) -> OpenFileError {
+    let reason = match error {
+        redb::Error::DatabaseAlreadyOpen => return OpenFileError::InUse { file },
+        redb::Error::UpgradeRequired(version) => {
+            return OpenFileError::OtherFormat { file, found: format!("{version} of redb") };
         }
-        Err(TableError::TableDoesNotExist(_)) => {}
+        // The database's own word for a file that it did not write.
+        redb::Error::Io(error) if error.kind() == ErrorKind::InvalidData => {
+            "it is no database".into()
+        }
+        redb::Error::Io(error) if error.kind() == ErrorKind::UnexpectedEof => {
+            "it was cut short".into()
+        }
+        redb::Error::Io(error) => {
+            return OpenFileError::Disk { file, reason: error.to_string() };
+        }
+        error => error.to_string(),
+    };
+    OpenFileError::Damaged { file, reason, remedy }
+}
+
+/// Reads what the file says of itself; a new one is made the owner's, with its tables.
+fn identity(database: &Database, spec: &FileSpec, presence: Presence) -> Result<Meta, redb::Error> {
+    let transaction = database.begin_read()?;
+    match transaction.open_table(META) {
+        Ok(meta) => {
+            let row =
+                |row: Result<(redb::AccessGuard<'_, &str>, redb::AccessGuard<'_, &str>), _>| {
+                    let (name, value) = row?;
+                    Ok((name.value().to_owned(), value.value().to_owned()))
+                };
+            return meta.iter()?.map(row).collect();
+        }
+        Err(TableError::TableDoesNotExist(_)) if presence == Presence::MayBeNew => {}
         Err(error) => return Err(error.into()),
     }
-    if database.begin_read()?.list_tables()?.next().is_some() {
+    if transaction.list_tables()?.next().is_some() {
         return Err(redb::Error::Corrupted("it is a database of another program".into()));
     }
-    let transaction = database.begin_write()?;
+    let mut transaction = database.begin_write()?;
+    transaction.set_quick_repair(true);
+    let rows = [("format", FORMAT), ("owner", spec.owner.as_str())];
     {
         let mut meta = transaction.open_table(META)?;
-        meta.insert("format", FORMAT)?;
-        meta.insert("owner", owner)?;
+        for (name, value) in rows {
+            meta.insert(name, value)?;
+        }
     }
+    (spec.create)(&transaction)?;
     transaction.commit()?;
-    Ok(Identity { format: FORMAT.into(), owner: owner.into() })
+    Ok(rows.map(|(name, value)| (name.to_owned(), value.to_owned())).into())
+}
+
+/// Makes sure that what is read of the file is on the disk, and that an empty one is only taken for a new one.
+fn prepare(file: &WatchedFile, presence: Presence) -> io::Result<()> {
+    if file.len()? > 0 {
+        // Another process may have died with changes that the system has not written, or could not write.
+        file.sync_data().map_err(|error| {
+            io::Error::other(format!("it cannot be synced ({error}): {AFTER_A_FAILED_SYNC}"))
+        })?;
+    }
+    match presence {
+        Presence::MayBeNew => clear_unfinished(file),
+        Presence::MustExist if file.len()? == 0 => Err(ErrorKind::UnexpectedEof.into()),
+        Presence::MustExist => Ok(()),
+    }
 }
 
 /// Empties a file that a crash left before it had become a database: it has a length but, except for the first page,

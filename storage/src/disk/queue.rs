@@ -100,6 +100,14 @@ impl<J> WorkQueue<J> {
         state.door
     }
 
+    /// Refuses what comes from now on, and takes out what is inside.
+    pub(crate) fn end(&self) -> Vec<J> {
+        let mut left = Vec::new();
+        self.close();
+        self.take_into(&mut left, Patience::GoOn);
+        left
+    }
+
     /// Refuses what comes from now on. What is inside can still be taken.
     pub(crate) fn close(&self) {
         self.state.lock().door = Door::Closed;

@@ -10,13 +10,16 @@ use fastrand::Rng;
 use parking_lot::Mutex;
 use redb::{DatabaseError, StorageBackend};
 
-use crate::disk::Disk;
+use crate::disk::{Disk, Presence};
 
 /// What is kept or lost as one when power is lost, in bytes.
 const SECTOR_BYTES: usize = 512;
 
 /// A disk in memory that keeps, of each file, what it shows and what is durable. All files of a region may be on one;
 /// a clone is the same disk.
+///
+/// What a failed sync should have written is lost for the disk and goes on being shown, as a system does that drops pages
+/// it could not write.
 ///
 /// Syncs are numbered from 1 over all files. The disk can be told to lose power instead of doing one of them; nothing
 /// works from then on, until it is [restarted](Self::restart) with what was durable.
@@ -49,7 +52,9 @@ pub enum DiskFault {
 struct State {
     files: BTreeMap<String, Content>,
     syncs: u64,
+    openings: u64,
     cut_at: Option<u64>,
+    fail_at: Option<u64>,
     power: Power,
     fault: Option<DiskFault>,
     space_bytes: Option<u64>,
@@ -68,8 +73,8 @@ struct Content {
     durable: Vec<u8>,
     unsynced: Vec<Change>,
     lock: Lock,
-    /// How often it was opened. Of a file that was opened before power was lost nothing works any more.
-    openings: u64,
+    /// The opening that it is open with. Of what was opened before power was lost nothing works any more.
+    opening: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -97,9 +102,20 @@ impl CrashDisk {
         self.state.lock().syncs
     }
 
+    /// How often a file was opened, or was to be.
+    #[must_use]
+    pub fn openings(&self) -> u64 {
+        self.state.lock().openings
+    }
+
     /// Loses power instead of doing the sync of this number.
     pub fn cut_at(&self, sync: u64) {
         self.state.lock().cut_at = Some(sync);
+    }
+
+    /// Fails the sync of this number, as [`DiskFault::Sync`] does.
+    pub fn fail_at(&self, sync: u64) {
+        self.state.lock().fail_at = Some(sync);
     }
 
     /// Comes back after a loss of power, or loses it now. What was open before is dead. Syncs go on being counted.
@@ -117,9 +133,10 @@ impl CrashDisk {
             }
             content.shown = content.durable.clone();
             content.lock = Lock::Free;
-            content.openings += 1;
+            content.opening = 0;
         }
-        (state.power, state.cut_at, state.fault) = (Power::On, None, None);
+        (state.power, state.fault) = (Power::On, None);
+        (state.cut_at, state.fail_at) = (None, None);
     }
 
     /// Fails the next operation of this kind, of any file.
@@ -158,30 +175,43 @@ impl CrashDisk {
         content.unsynced.clear();
     }
 
-    /// Removes a file.
-    ///
-    /// # Panics
-    /// If the file is open.
-    pub fn remove(&self, name: &str) {
-        if let Some(removed) = self.state.lock().files.remove(name) {
-            assert_eq!(removed.lock, Lock::Free, "{name} is open");
+    /// Cuts a file to nothing, durably, whether or not somebody has it open.
+    pub fn truncate(&self, name: &str) {
+        if let Some(content) = self.state.lock().files.get_mut(name) {
+            content.shown.clear();
+            content.durable.clear();
+            content.unsynced.clear();
         }
+    }
+
+    /// Removes a file. Nothing works any more for who has it open.
+    pub fn remove(&self, name: &str) {
+        self.state.lock().files.remove(name);
     }
 }
 
 impl Disk for CrashDisk {
-    fn open(&self, name: &str) -> Result<Box<dyn StorageBackend>, DatabaseError> {
+    fn open(
+        &self,
+        name: &str,
+        presence: Presence,
+    ) -> Result<Box<dyn StorageBackend>, DatabaseError> {
         let mut state = self.state.lock();
+        state.openings += 1;
         if state.power == Power::Off {
             return Err(powerless().into());
         }
+        if presence == Presence::MustExist && !state.files.contains_key(name) {
+            return Err(io::Error::from(ErrorKind::NotFound).into());
+        }
+        let opening = state.openings;
         let content = state.files.entry(name.into()).or_default();
         if content.lock == Lock::Held {
             return Err(DatabaseError::DatabaseAlreadyOpen);
         }
         content.lock = Lock::Held;
-        content.openings += 1;
-        let (name, opening) = (name.to_owned(), content.openings);
+        content.opening = opening;
+        let name = name.to_owned();
         Ok(Box::new(CrashFile { disk: self.clone(), name, opening }))
     }
 
@@ -211,13 +241,21 @@ impl CrashFile {
             if state.cut_at == Some(state.syncs) {
                 state.power = Power::Off;
             }
+            if state.fail_at == Some(state.syncs) {
+                state.fault = Some(DiskFault::Sync);
+            }
         }
-        let content = state.files.get_mut(&self.name).expect("a file that is open is not removed");
-        if state.power == Power::Off || content.openings != self.opening {
+        if state.power == Power::Off {
             return Err(powerless());
         }
+        let content = state.files.get_mut(&self.name);
+        let content = content.filter(|content| content.opening == self.opening);
+        let content = content.ok_or_else(|| io::Error::other("the file is gone"))?;
         if kind.is_some() && state.fault == kind {
             state.fault = None;
+            if kind == Some(DiskFault::Sync) {
+                content.unsynced.clear();
+            }
             return Err(io::Error::other("the disk was told to fail"));
         }
         run(content, state.space_bytes)
@@ -273,7 +311,7 @@ impl StorageBackend for CrashFile {
 impl Drop for CrashFile {
     fn drop(&mut self) {
         if let Some(content) = self.disk.state.lock().files.get_mut(&self.name)
-            && content.openings == self.opening
+            && content.opening == self.opening
         {
             content.lock = Lock::Free;
         }
@@ -291,7 +329,12 @@ impl Change {
     fn apply(&self, content: &mut Vec<u8>) {
         match self {
             Self::Write { offset, data } => {
-                content[*offset..offset + data.len()].copy_from_slice(data);
+                let end = offset + data.len();
+                // The change that made the file so long may have been lost in a failed sync.
+                if content.len() < end {
+                    content.resize(end, 0);
+                }
+                content[*offset..end].copy_from_slice(data);
             }
             Self::Length(bytes) => content.resize(*bytes, 0),
         }

@@ -14,14 +14,15 @@ use std::thread::JoinHandle;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use redb::{ReadableTable, Table, TableDefinition, WriteTransaction};
+use redb::{ReadTransaction, ReadableTable, Table, TableDefinition, WriteTransaction};
 use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 
 use super::exchange::Version;
 use super::store::{Expected, MetadataError, MetadataStore, Versioned};
 use crate::disk::{
-    Changed, DatabaseFile, Disk, Door, FileSpec, OpenFileError, Patience, Refused, WorkQueue,
+    Changed, DatabaseFile, Disk, Door, FileSpec, OpenFileError, Patience, Refused, Remedy,
+    WorkQueue,
 };
 use crate::id::LedgerId;
 
@@ -62,15 +63,14 @@ type Reply = Box<dyn FnOnce()>;
 type Answer<R> = Result<R, MetadataError>;
 
 impl LocalMetadataStore {
-    /// Opens the store on a disk, in the file `metadata.redb`, or begins an empty one. A file that was not closed is
-    /// repaired first. Opening is done on the runtime's blocking threads; if the future is dropped, the store is opened
+    /// Opens the store on a disk, in the file `metadata.redb`, or begins an empty one. Opening is done on the runtime's blocking threads; if the future is dropped, the store is opened
     /// and closed again, and the file is in use until then.
     ///
     /// # Errors
     /// [`OpenFileError`].
     ///
     /// # Panics
-    /// Outside a tokio runtime, and if a thread cannot be started.
+    /// Outside a tokio runtime.
     pub async fn open(disk: Arc<dyn Disk>) -> Result<Self, OpenFileError> {
         let located = disk.locate(FILE_NAME);
         let opening = spawn_blocking(move || {
@@ -78,19 +78,22 @@ impl LocalMetadataStore {
                 name: FILE_NAME.into(),
                 owner: "metadata".into(),
                 cache_bytes: CACHE_BYTES,
+                remedy: Remedy::Copy,
+                create: |transaction| Tables::open(transaction).map(drop),
+                check,
             };
             DatabaseFile::open(disk, spec)
         });
         // A runtime that is shutting down drops its blocking tasks.
         let file = opening.await.unwrap_or_else(|error| {
-            Err(OpenFileError::Disk { file: located, reason: error.to_string() })
+            Err(OpenFileError::Disk { file: located.clone(), reason: error.to_string() })
         })?;
         let operations = Arc::new(WorkQueue::new(QUEUE_OPERATIONS_MAX, QUEUE_BYTES_MAX));
         let queue = operations.clone();
-        let thread = std::thread::Builder::new()
-            .name("metadata".into())
-            .spawn(move || serve(&file, &queue))
-            .expect("the system has room for a thread");
+        let thread = std::thread::Builder::new().name("metadata".into());
+        let thread = thread.spawn(move || serve(&file, &queue)).map_err(|error| {
+            OpenFileError::NoThread { file: located, reason: error.to_string() }
+        })?;
         Ok(Self { operations, thread: Some(thread) })
     }
 
@@ -167,8 +170,19 @@ impl Drop for LocalMetadataStore {
     }
 }
 
+/// The queue of the thread, as long as that runs. When it ends, orderly or not, what is in the queue is dropped, and
+/// with it the outcome is unknown.
+struct Serving<'q>(&'q WorkQueue<Operation>);
+
+impl Drop for Serving<'_> {
+    fn drop(&mut self) {
+        drop(self.0.end());
+    }
+}
+
 /// Carries out operations until the queue is closed.
 fn serve(file: &DatabaseFile, queue: &WorkQueue<Operation>) {
+    let _serving = Serving(queue);
     let mut operations = Vec::new();
     loop {
         let door = queue.take_into(&mut operations, Patience::Wait);
@@ -188,6 +202,13 @@ fn serve(file: &DatabaseFile, queue: &WorkQueue<Operation>) {
             Err(error) => tracing::error!(%error, "operations of the metadata store failed"),
         }
     }
+}
+
+/// Checks that the file has its tables.
+fn check(transaction: &ReadTransaction) -> Result<(), redb::Error> {
+    transaction.open_table(VALUES)?;
+    transaction.open_table(COUNTERS)?;
+    Ok(())
 }
 
 /// What the file holds, as of the operation that is being carried out.

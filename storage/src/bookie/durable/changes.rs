@@ -2,12 +2,11 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
-use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
-use super::tables::{Snapshot, Stop, Turn};
-use super::{Ask, Bookie, Standing};
+use super::tables::{self, Snapshot, Stop, Turn};
+use super::{ANSWER_BYTES_MAX, Ask, Bookie, Standing};
 use crate::bookie::lac_waits::{LacWait, LacWaits};
 use crate::bookie::rules::Mode;
 use crate::disk::{Changed, Door, FileError, Patience};
@@ -15,77 +14,102 @@ use crate::id::{EntryId, LedgerId};
 use crate::transport::{BookieError, RequestBody, ResponseBody};
 
 /// How many entries are deleted in one commit. More: who adds meanwhile waits longer. Less: more commits.
-const DELETED_PER_COMMIT_MAX: usize = 10_000;
+pub(super) const DELETED_PER_COMMIT_MAX: usize = 1_000;
 
 /// What the thread is asked for.
 pub(super) enum Change {
     /// A request that changes something, or waits for a change.
     Ask(Ask),
+    /// To say which ledgers are held.
+    List(oneshot::Sender<Vec<LedgerId>>),
     /// To delete ledgers.
     Delete(Deletion),
 }
 
+impl Change {
+    pub(super) fn into_ask(self) -> Option<Ask> {
+        match self {
+            Self::Ask(ask) => Some(ask),
+            Self::List(_) | Self::Delete(_) => None,
+        }
+    }
+}
+
 /// Ledgers to delete, and who asked for it.
 pub(super) struct Deletion {
-    keep: Arc<dyn Fn(LedgerId) -> bool + Send + Sync>,
+    /// What is left to delete.
+    doomed: VecDeque<LedgerId>,
     done: oneshot::Sender<Result<(), BookieError>>,
-    /// What is left to delete, once it is known.
-    doomed: Option<VecDeque<LedgerId>>,
 }
 
 impl Deletion {
     pub(super) fn new(
-        keep: Arc<dyn Fn(LedgerId) -> bool + Send + Sync>,
+        ledgers: Vec<LedgerId>,
         done: oneshot::Sender<Result<(), BookieError>>,
     ) -> Self {
-        Self { keep, done, doomed: None }
+        Self { doomed: ledgers.into(), done }
     }
 }
 
 type Answer = Result<ResponseBody, BookieError>;
 
-/// What the thread has still to do when its queue is empty.
-#[derive(Default)]
-struct Pending {
+/// The thread that makes changes, as long as it runs, and what it has still to do when its queue is empty.
+struct Writer<'b> {
+    bookie: &'b Bookie,
     waits: LacWaits,
     deletions: VecDeque<Deletion>,
 }
 
+impl Drop for Writer<'_> {
+    fn drop(&mut self) {
+        for wait in self.waits.take_all() {
+            self.bookie.abandon(wait.id, &*wait.sink);
+        }
+        self.bookie.leave();
+    }
+}
+
 impl Bookie {
-    /// Makes changes until the queue is closed and everything that was taken is done.
+    /// Makes changes until the queue is closed and everything that was taken is done, but for deletions.
     pub(super) fn make_changes(&self) {
-        let mut pending = Pending::default();
+        let (waits, deletions) = (LacWaits::default(), VecDeque::new());
+        let mut writer = Writer { bookie: self, waits, deletions };
         let mut changes = Vec::new();
         loop {
-            let idle = pending.deletions.is_empty();
+            let idle = writer.deletions.is_empty();
             let patience = if idle { Patience::Wait } else { Patience::GoOn };
             let door = self.changes.take_into(&mut changes, patience);
-            if idle && changes.is_empty() && door == Door::Closed {
-                break;
+            if changes.is_empty() && door == Door::Closed {
+                return;
             }
             let mut asks = Vec::with_capacity(changes.len());
             for change in changes.drain(..) {
                 match change {
                     Change::Ask(ask) => asks.push(ask),
-                    Change::Delete(deletion) => pending.deletions.push_back(deletion),
+                    Change::List(done) => self.list(done),
+                    Change::Delete(deletion) => writer.deletions.push_back(deletion),
                 }
             }
-            self.serve(asks, &mut pending.waits);
-            self.delete_some(&mut pending.deletions);
+            while !asks.is_empty() {
+                self.serve_some(&mut asks, &mut writer.waits);
+            }
+            if door == Door::Open {
+                self.delete_some(&mut writer.deletions, &mut writer.waits);
+            }
         }
-        self.end_waits(&mut pending.waits, BookieError::Unreachable);
     }
 
-    /// Carries out requests in their order, and answers them when all is durable.
-    fn serve(&self, asks: Vec<Ask>, waits: &mut LacWaits) {
+    /// Carries out the first of the requests in their order, as many as fit into one turn, and answers them when all is
+    /// durable.
+    fn serve_some(&self, asks: &mut Vec<Ask>, waits: &mut LacWaits) {
         let answers = if asks.iter().any(changes_something) {
-            self.commit(&asks)
+            self.commit(asks)
         } else {
             vec![None; asks.len()]
         };
         let (mut answered, mut waiting) = (Vec::with_capacity(asks.len()), Vec::new());
         let mut moved = BTreeSet::new();
-        for (ask, answer) in asks.into_iter().zip(answers) {
+        for (ask, answer) in asks.drain(..answers.len()).zip(answers) {
             if waits.contains(ask.request.ledger) || answer.is_none() {
                 moved.insert(ask.request.ledger);
             }
@@ -108,16 +132,17 @@ impl Bookie {
         }
     }
 
-    /// Commits requests as one. Those that wait for a LAC have no answer yet.
+    /// Commits the first of the requests as one. Those that wait for a LAC have no answer yet.
     fn commit(&self, asks: &[Ask]) -> Vec<Option<Answer>> {
         let mode = match *self.standing.lock() {
             Standing::Serving(mode) => mode,
-            Standing::Failed => Mode::Writable,
+            Standing::Failed | Standing::Ended => Mode::Writable,
         };
         let mut committed = self.try_commit(asks, mode);
         if mode == Mode::Writable && matches!(committed, Err(FileError::Full { .. })) {
             // Fences and recoveries may still fit, all the more as a read-only bookie may use its reserve.
-            self.stand(Standing::Serving(Mode::ReadOnly));
+            let [writable, read_only] = [Mode::Writable, Mode::ReadOnly].map(Standing::Serving);
+            self.change_standing(writable, read_only);
             committed = self.try_commit(asks, Mode::ReadOnly);
         }
         self.settle(committed).unwrap_or_else(|error| {
@@ -128,17 +153,24 @@ impl Bookie {
     fn try_commit(&self, asks: &[Ask], mode: Mode) -> Result<Vec<Option<Answer>>, FileError> {
         self.file.change(|transaction| {
             let mut turn = Turn::open(transaction, mode)?;
-            let mut answers = Vec::with_capacity(asks.len());
+            let (mut answers, mut bytes) = (Vec::with_capacity(asks.len()), 0);
             for ask in asks {
                 if waits(ask) {
                     answers.push(None);
                     continue;
                 }
-                answers.push(Some(match turn.apply(ask.request.ledger, &ask.request.body) {
+                let answer = match turn.apply(ask.request.ledger, &ask.request.body) {
                     Ok(body) => Ok(body),
                     Err(Stop::Refused(error)) => Err(error),
                     Err(Stop::Failed(error)) => return Err(error),
-                }));
+                };
+                if let Ok(ResponseBody::Entry(entry)) = &answer {
+                    bytes += entry.size_bytes();
+                }
+                answers.push(Some(answer));
+                if bytes >= ANSWER_BYTES_MAX {
+                    break;
+                }
             }
             Ok((answers, turn.changed))
         })
@@ -190,51 +222,51 @@ impl Bookie {
         wait.sink.complete(&mut vec![self.response(wait.id, result)]);
     }
 
+    fn list(&self, done: oneshot::Sender<Vec<LedgerId>>) {
+        let ledgers = self.file.read(|transaction| Snapshot::open(transaction)?.ledgers());
+        if let Ok(ledgers) = self.settle(ledgers) {
+            // Who asked may have lost interest.
+            let _ = done.send(ledgers);
+        }
+    }
+
     /// Goes on with the oldest deletion, for one commit.
-    fn delete_some(&self, deletions: &mut VecDeque<Deletion>) {
+    fn delete_some(&self, deletions: &mut VecDeque<Deletion>, waits: &mut LacWaits) {
         let Some(mut deletion) = deletions.pop_front() else {
             return;
         };
-        let deleted = self.find_doomed(&mut deletion).and_then(|()| self.delete(&mut deletion));
-        match self.settle(deleted) {
-            Ok(Progress::More) => deletions.push_front(deletion),
-            Ok(Progress::Done) => {
-                let standing = *self.standing.lock();
-                if standing == Standing::Serving(Mode::ReadOnly) {
-                    self.stand(Standing::Serving(Mode::Writable));
-                }
-                // Who asked may have lost interest.
-                let _ = deletion.done.send(Ok(()));
-            }
+        let gone = match self.settle(self.delete(&deletion.doomed)) {
+            Ok(gone) => gone,
             Err(error) => {
+                // Who asked may have lost interest.
                 let _ = deletion.done.send(Err(error));
+                return;
+            }
+        };
+        for ledger in deletion.doomed.drain(..gone) {
+            for wait in waits.take_passed(ledger, Some(EntryId(u64::MAX))) {
+                self.end_wait(wait, Err(BookieError::NoSuchLedger));
             }
         }
-    }
-
-    fn find_doomed(&self, deletion: &mut Deletion) -> Result<(), FileError> {
-        if deletion.doomed.is_none() {
-            let ledgers = self.file.read(|transaction| Snapshot::open(transaction)?.ledgers())?;
-            let doomed = ledgers.into_iter().filter(|ledger| !(deletion.keep)(*ledger));
-            deletion.doomed = Some(doomed.collect());
+        if !deletion.doomed.is_empty() {
+            deletions.push_front(deletion);
+            return;
         }
-        Ok(())
+        if *self.standing.lock() == Standing::Serving(Mode::ReadOnly) {
+            self.look_for_space();
+        }
+        let _ = deletion.done.send(Ok(()));
     }
 
-    /// Deletes what one commit may; what is gone is no longer doomed.
-    fn delete(&self, deletion: &mut Deletion) -> Result<Progress, FileError> {
-        let doomed = deletion.doomed.get_or_insert_default();
+    /// Deletes what one commit may. Returns how many of the ledgers are gone.
+    fn delete(&self, doomed: &VecDeque<LedgerId>) -> Result<usize, FileError> {
         if doomed.is_empty() {
-            // The database lets go of pages two commits after the one that emptied them.
-            for _ in 0..2 {
-                self.file.change(|_| Ok(((), Changed::Something)))?;
-            }
-            return Ok(Progress::Done);
+            return Ok(0);
         }
-        let gone = self.file.change(|transaction| {
+        self.file.change(|transaction| {
             let mut turn = Turn::open(transaction, Mode::ReadOnly)?;
             let (mut gone, mut left) = (0, DELETED_PER_COMMIT_MAX);
-            for ledger in &*doomed {
+            for ledger in doomed {
                 let deleted = turn.delete(*ledger, left)?;
                 if deleted == left {
                     break;
@@ -247,16 +279,24 @@ impl Bookie {
                 }
             }
             Ok((gone, Changed::Something))
-        })?;
-        doomed.drain(..gone);
-        Ok(Progress::More)
+        })
     }
-}
 
-/// Whether a deletion is at its end.
-enum Progress {
-    More,
-    Done,
+    /// Makes the bookie writable again if it finds that there is space.
+    fn look_for_space(&self) {
+        self.file.limit(self.limit(Mode::Writable));
+        let found = self.file.change(tables::take_space);
+        match found.and_then(|()| self.file.change(tables::free_space)) {
+            Ok(()) => {
+                let [writable, read_only] = [Mode::Writable, Mode::ReadOnly].map(Standing::Serving);
+                self.change_standing(read_only, writable);
+            }
+            Err(error) => {
+                self.file.limit(self.limit(Mode::ReadOnly));
+                tracing::warn!(bookie = %self.id, %error, "the bookie stays read-only");
+            }
+        }
+    }
 }
 
 const fn waits(ask: &Ask) -> bool {
@@ -271,7 +311,8 @@ impl fmt::Debug for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ask(ask) => f.debug_tuple("Ask").field(&ask.request).finish(),
-            Self::Delete(_) => f.write_str("Delete"),
+            Self::List(_) => f.write_str("List"),
+            Self::Delete(deletion) => f.debug_tuple("Delete").field(&deletion.doomed).finish(),
         }
     }
 }

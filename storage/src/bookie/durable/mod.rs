@@ -3,19 +3,23 @@
 //! Each has a database file and two threads. One makes the changes: it takes everything that gathered while the
 //! previous commit ran, applies it, commits once, and answers all of it; nothing is answered before the commit is
 //! synced, a fence no more than an entry. The other one reads what is committed and never waits for a commit. An idle
-//! bookie is two parked threads and no timer.
+//! bookie is two parked threads and no timer. The last thread to end closes the file.
 //!
-//! Space of deleted ledgers is used again for later entries, and free space at the end of the file is given back by
-//! the commits that follow; the file is not rewritten to make it smaller.
+//! A commit is two syncs: of what is new, then of the page that makes it count. So an opening after a crash reads no
+//! more than one after an orderly end, and a bit that has flipped since is never taken for a commit that was cut short.
+//! The second sync halves the rate of who has one append in flight; with 64 or more in flight it costs little, because
+//! what gathers meanwhile shares it.
 
 mod changes;
 mod open;
 mod reads;
 mod tables;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
 use parking_lot::Mutex;
@@ -40,6 +44,9 @@ const RESERVE_BYTES: u64 = 8 << 20;
 
 /// What a request without an entry counts for in a queue, in bytes.
 const REQUEST_BYTES: usize = 64;
+
+/// How many bytes of entries are read before they are answered, which bounds the memory of a turn.
+const ANSWER_BYTES_MAX: usize = 4 << 20;
 
 /// Settings of durable bookies, the same for each.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,8 +77,10 @@ impl Default for DurableConfig {
 
 /// A fixed set of bookies on disk, and the transport to them.
 ///
-/// Dropping it carries out what was accepted, closes the files and waits for the threads, so it may block for as long
-/// as a commit takes.
+/// Dropping it carries out what was accepted, except for deletions, closes the files and waits for the threads, so it may
+/// block for as long as a few commits take. The registry is empty then. A bookie whose thread panics, because a
+/// [`CompletionSink`] did, is unregistered and answers everything later as unreachable; what it had in hand then it never
+/// answers.
 pub struct DurableBookies {
     bookies: BTreeMap<BookieId, Running>,
     registry: Arc<MemoryBookieRegistry>,
@@ -90,7 +99,7 @@ pub struct DeleteLedgersError {
 /// A bookie and its threads.
 struct Running {
     bookie: Arc<Bookie>,
-    threads: [JoinHandle<()>; 2],
+    threads: Vec<JoinHandle<()>>,
 }
 
 /// A request, and whom the response is for.
@@ -103,12 +112,14 @@ struct Ask {
 struct Bookie {
     id: BookieId,
     instance: Instance,
-    file: DatabaseFile,
+    file: Arc<DatabaseFile>,
     bytes_max: Option<u64>,
     registry: Arc<MemoryBookieRegistry>,
     standing: Mutex<Standing>,
     changes: WorkQueue<Change>,
     reads: WorkQueue<Ask>,
+    /// How many of its threads have not ended.
+    threads: AtomicUsize,
 }
 
 /// How a bookie stands with the disk.
@@ -118,19 +129,24 @@ enum Standing {
     Serving(Mode),
     /// Its file is closed and could not be opened again. It is not registered.
     Failed,
+    /// A thread of it has ended, and with it the bookie. It is not registered.
+    Ended,
 }
 
 impl DurableBookies {
     /// Opens bookies of these ids, those that are new empty and in a life of their own, and says which could not be
     /// opened and why: the others serve without them, and they are not registered.
     ///
-    /// A bookie's life is recorded in `store`, under `cookies/ID`; its instance is the version of that record. A bookie
-    /// whose file is gone is given a new record and with it a new instance. Files are named after the ids; a file that
-    /// was not closed is repaired, which reads all of it. Opening is done on the runtime's blocking threads. If the
-    /// future is dropped, call it again.
+    /// A bookie's life is recorded in `store`, under `cookies/ID`, with the number of its opening. A bookie whose file is
+    /// gone begins another life, in another instance. Copies of one side that are older than the other side are
+    /// refused: the file of a bookie without the store, or the store without the file. So is a store that gives out an
+    /// id which a bookie holds a ledger of; to see that, one id is used up unless all bookies are empty.
+    ///
+    /// Files are named after the ids. Opening and closing is done on the runtime's blocking threads. If the future is
+    /// dropped, call it again; files are in use until they are closed.
     ///
     /// # Panics
-    /// Outside a tokio runtime, and if threads cannot be started.
+    /// Outside a tokio runtime.
     pub async fn open(
         disk: Arc<dyn Disk>,
         ids: impl IntoIterator<Item = BookieId>,
@@ -140,11 +156,12 @@ impl DurableBookies {
         let registry = Arc::new(MemoryBookieRegistry::new([]));
         let (mut bookies, mut failed) = (BTreeMap::new(), Vec::new());
         for (id, opened) in open::open_all(disk, ids, store, config).await {
-            match opened {
-                Ok((file, instance)) => {
-                    let bookie = Bookie::new(id.clone(), instance, file, registry.clone(), config);
-                    bookies.insert(id, Running::start(Arc::new(bookie)));
-                }
+            let started = opened.and_then(|(file, instance)| {
+                let bookie = Bookie::new(id.clone(), instance, file, registry.clone(), config);
+                Running::start(Arc::new(bookie))
+            });
+            match started {
+                Ok(running) => drop(bookies.insert(id, running)),
                 Err(error) => failed.push((id, error)),
             }
         }
@@ -168,23 +185,45 @@ impl DurableBookies {
         self.bookies.get(bookie).map(|running| running.bookie.instance)
     }
 
-    /// Deletes the ledgers for which `keep` is false: those that were deleted from the metadata store. Only an id that
-    /// will never be used again may be deleted, or its fence would be forgotten with it. A bookie that was read-only
-    /// because its disk was full tries to be writable again afterwards, whether or not there was anything to delete.
+    /// The ledgers that are held, as far as bookies can say: a bookie that has failed says nothing, and what it holds
+    /// shows once it is back.
     ///
-    /// Long ledgers are deleted in several commits, so that others are served in between. If the future is dropped,
-    /// the deletion goes on.
+    /// To find what may be deleted, ask for this first, and then ask the metadata store which ledgers there are: a
+    /// ledger that is created in between is not in the answer. The other way round it would seem deleted. If the future
+    /// is dropped, nothing happens.
+    pub async fn ledgers(&self) -> BTreeSet<LedgerId> {
+        let asked = self.bookies.values().map(|running| {
+            let (done, told) = oneshot::channel();
+            // One that is not taken is dropped, and with it the end that would tell.
+            let _ = running.bookie.changes.push(Change::List(done), REQUEST_BYTES);
+            told
+        });
+        let mut ledgers = BTreeSet::new();
+        for told in asked.collect::<Vec<_>>() {
+            ledgers.extend(told.await.unwrap_or_default());
+        }
+        ledgers
+    }
+
+    /// Deletes ledgers: those that [`ledgers`](Self::ledgers) named and the metadata store, asked afterwards, did not.
+    /// Only an id that will never be used again may be deleted, or its fence would be forgotten with it. A bookie that
+    /// was read-only because its disk was full is writable again afterwards if there is space now, whether or not there
+    /// was anything to delete.
+    ///
+    /// Waits for the LAC of these ledgers end. Long ledgers are deleted in several commits, so that others are served in
+    /// between. If the future is dropped, the deletion goes on; if the bookies are dropped, it stops, and what is left of
+    /// a ledger keeps its fence.
     ///
     /// # Errors
     /// [`DeleteLedgersError`], of the first bookie that failed; all were tried.
-    pub async fn retain_ledgers(
+    pub async fn delete_ledgers(
         &self,
-        keep: impl Fn(LedgerId) -> bool + Send + Sync + 'static,
+        ledgers: impl IntoIterator<Item = LedgerId>,
     ) -> Result<(), DeleteLedgersError> {
-        let keep: Arc<dyn Fn(LedgerId) -> bool + Send + Sync> = Arc::new(keep);
+        let ledgers: Vec<_> = ledgers.into_iter().collect();
         let ask = |running: &Running| {
             let (done, told) = oneshot::channel();
-            let change = Change::Delete(Deletion::new(keep.clone(), done));
+            let change = Change::Delete(Deletion::new(ledgers.clone(), done));
             let pushed = running.bookie.changes.push(change, REQUEST_BYTES);
             (running.bookie.id.clone(), pushed.map(|()| told).map_err(|(_, why)| why.into()))
         };
@@ -234,39 +273,57 @@ impl fmt::Debug for DurableBookies {
 impl Drop for DurableBookies {
     fn drop(&mut self) {
         // All are told first, so that they end side by side.
-        for running in self.bookies.values() {
-            running.bookie.changes.close();
-            running.bookie.reads.close();
-        }
-        for (id, running) in std::mem::take(&mut self.bookies) {
-            for thread in running.threads {
-                if thread.join().is_err() {
-                    tracing::error!(bookie = %id, "a thread of the bookie had panicked");
-                }
-            }
+        self.bookies.values().for_each(Running::close);
+        for running in std::mem::take(&mut self.bookies).into_values() {
+            running.join();
         }
     }
 }
 
 impl Running {
-    fn start(bookie: Arc<Bookie>) -> Self {
-        let thread = |verb: &str, run: fn(&Bookie)| {
-            let bookie = bookie.clone();
-            std::thread::Builder::new()
+    fn start(bookie: Arc<Bookie>) -> Result<Self, OpenBookieError> {
+        let work: [fn(&Bookie); THREADS] = [Bookie::make_changes, Bookie::serve_reads];
+        let mut running = Self { bookie, threads: Vec::with_capacity(THREADS) };
+        for (verb, run) in ["write", "read"].into_iter().zip(work) {
+            let bookie = running.bookie.clone();
+            let thread = std::thread::Builder::new()
                 .name(format!("{verb} {}", bookie.id))
-                .spawn(move || run(&bookie))
-                .expect("the system has room for two threads per bookie")
-        };
-        let threads = [thread("write", Bookie::make_changes), thread("read", Bookie::serve_reads)];
-        Self { bookie, threads }
+                .spawn(move || run(&bookie));
+            match thread {
+                Ok(thread) => running.threads.push(thread),
+                Err(error) => {
+                    let (bookie, reason) = (running.bookie.id.clone(), error.to_string());
+                    (running.threads.len()..THREADS).for_each(|_| running.bookie.leave());
+                    running.join();
+                    return Err(OpenBookieError::NoThreads { bookie, reason });
+                }
+            }
+        }
+        Ok(running)
+    }
+
+    fn close(&self) {
+        self.bookie.changes.close();
+        self.bookie.reads.close();
+    }
+
+    fn join(self) {
+        for thread in self.threads {
+            if thread.join().is_err() {
+                tracing::error!(bookie = %self.bookie.id, "a thread of the bookie had panicked");
+            }
+        }
     }
 }
+
+/// How many threads a bookie has.
+const THREADS: usize = 2;
 
 impl Bookie {
     fn new(
         id: BookieId,
         instance: Instance,
-        file: DatabaseFile,
+        file: Arc<DatabaseFile>,
         registry: Arc<MemoryBookieRegistry>,
         config: &DurableConfig,
     ) -> Self {
@@ -281,8 +338,9 @@ impl Bookie {
             standing: Mutex::new(Standing::Failed),
             changes: WorkQueue::new(changes_max, bytes_max),
             reads: WorkQueue::new(reads_max, bytes_max),
+            threads: AtomicUsize::new(THREADS),
         };
-        bookie.stand(Standing::Serving(Mode::Writable));
+        bookie.change_standing(Standing::Failed, Standing::Serving(Mode::Writable));
         bookie
     }
 
@@ -340,30 +398,60 @@ impl Bookie {
         }
     }
 
-    /// Notes how the bookie stands, and says so in the registry if that is new.
-    fn stand(&self, standing: Standing) {
-        self.stand_now(&mut self.standing.lock(), standing);
+    /// Ends the bookie's work on behalf of a thread that ends, orderly or not: nothing more is taken. The last thread to
+    /// leave answers what nobody will carry out any more and closes the file.
+    fn leave(&self) {
+        self.stand(&mut self.standing.lock(), Standing::Ended);
+        self.changes.close();
+        self.reads.close();
+        if self.threads.fetch_sub(1, Ordering::AcqRel) == 1 {
+            let changes = self.changes.end().into_iter().filter_map(Change::into_ask);
+            for Ask { request, sink } in self.reads.end().into_iter().chain(changes) {
+                self.abandon(request.id, &*sink);
+            }
+            self.file.close();
+        }
     }
 
-    fn stand_now(&self, known: &mut Standing, standing: Standing) {
-        if *known == standing {
-            return;
+    /// Answers a request that nobody will carry out. A sink that panics here, where a panic may be what ends the thread,
+    /// would end the process.
+    fn abandon(&self, id: RequestId, sink: &dyn CompletionSink) {
+        let mut response = vec![self.response(id, Err(BookieError::Unreachable))];
+        let told = catch_unwind(AssertUnwindSafe(|| sink.complete(&mut response)));
+        if told.is_err() {
+            tracing::error!(bookie = %self.id, "whoever waits for an answer has panicked");
         }
+    }
+
+    /// Changes how the bookie stands, if it still stands like that.
+    fn change_standing(&self, from: Standing, to: Standing) {
+        let mut known = self.standing.lock();
+        if *known == from {
+            self.stand(&mut known, to);
+        }
+    }
+
+    /// Notes how the bookie stands, and says so in the registry.
+    fn stand(&self, known: &mut Standing, standing: Standing) {
         *known = standing;
         match standing {
             Standing::Serving(mode) => {
-                let bytes_max = match (self.bytes_max, mode) {
-                    (None, _) => u64::MAX,
-                    (Some(bytes_max), Mode::Writable) => bytes_max,
-                    (Some(bytes_max), Mode::ReadOnly) => bytes_max.saturating_add(RESERVE_BYTES),
-                };
-                self.file.limit(bytes_max);
+                self.file.limit(self.limit(mode));
                 let (id, instance) = (self.id.clone(), self.instance);
                 self.registry.register(RegisteredBookie { id, instance, mode });
             }
-            Standing::Failed => self.registry.unregister(&self.id),
+            Standing::Failed | Standing::Ended => self.registry.unregister(&self.id),
         }
         tracing::info!(bookie = %self.id, ?standing, "the bookie stands otherwise");
+    }
+
+    /// How many bytes the file may have.
+    fn limit(&self, mode: Mode) -> u64 {
+        match (self.bytes_max, mode) {
+            (None, _) => u64::MAX,
+            (Some(bytes_max), Mode::Writable) => bytes_max,
+            (Some(bytes_max), Mode::ReadOnly) => bytes_max.saturating_add(RESERVE_BYTES),
+        }
     }
 
     /// What an outcome of the file means for the bookie, and the answer to who is concerned.
@@ -375,9 +463,9 @@ impl Bookie {
         let mut known = self.standing.lock();
         match (self.file.is_open(), *known) {
             (true, Standing::Failed) => {
-                self.stand_now(&mut known, Standing::Serving(Mode::Writable));
+                self.stand(&mut known, Standing::Serving(Mode::Writable));
             }
-            (false, Standing::Serving(_)) => self.stand_now(&mut known, Standing::Failed),
+            (false, Standing::Serving(_)) => self.stand(&mut known, Standing::Failed),
             _ => {}
         }
         outcome.map_err(|_| BookieError::Io)

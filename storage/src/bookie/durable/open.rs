@@ -1,12 +1,26 @@
 //! Opening bookies, and the lives they have.
+//!
+//! A life is recorded on both sides, in the bookie's file and in the metadata store under `cookies/ID`, and so is the
+//! number of the opening:
+//!
+//! 1. The file notes that opening n has begun.
+//! 2. The store notes n.
+//! 3. The file notes that n is confirmed.
+//!
+//! A crash leaves the store at what the file has begun or at what it has confirmed. If the store is ahead of that, the
+//! file is an older copy of the one there was; if it is behind, the store is. A copy of one side that was made while
+//! the bookie ran, in the opening that was the last one, cannot be told from what it was copied from by its number; that
+//! such a store is older shows once it gives out the id of a ledger again that the bookie holds.
 
 use std::sync::Arc;
 
+use tokio::runtime::Handle;
 use tokio::task::{JoinHandle, spawn_blocking};
 
+use super::tables::Snapshot;
 use super::{DurableConfig, tables};
-use crate::disk::{DatabaseFile, Disk, FileError, FileSpec, OpenFileError};
-use crate::id::{BookieId, Instance};
+use crate::disk::{DatabaseFile, Disk, FileError, FileSpec, OpenFileError, Remedy};
+use crate::id::{BookieId, Instance, LedgerId};
 use crate::metadata::{Expected, MetadataError, MetadataStore, Version};
 
 /// Why a bookie could not be opened.
@@ -39,9 +53,42 @@ pub enum OpenBookieError {
         /// The life in the metadata store, if there is one.
         recorded: Option<Instance>,
     },
+    /// Its file is an older copy of itself: what was acknowledged since is not in it.
+    #[error(
+        "the file of bookie {bookie} is an older copy; put back the newest one, or move it away and let its ledgers be \
+         replicated again"
+    )]
+    OlderFile {
+        /// The bookie.
+        bookie: BookieId,
+    },
+    /// The metadata store is an older copy of itself: what it has forgotten is still on the bookie.
+    #[error(
+        "the metadata store is older than the file of bookie {bookie}; put back the newest copy of the store, or copies \
+         of the store and all bookies that were made together"
+    )]
+    OlderStore {
+        /// The bookie.
+        bookie: BookieId,
+    },
+    /// What the metadata store has recorded of it is not understood.
+    #[error("{key} holds no life of a bookie; it was written by something else")]
+    InvalidCookie {
+        /// The key of the record.
+        key: String,
+    },
+    /// The system has no threads for it.
+    #[error("bookie {bookie} was opened, but there are no threads to serve it: {reason}")]
+    NoThreads {
+        /// The bookie.
+        bookie: BookieId,
+        /// The system's error.
+        reason: String,
+    },
 }
 
-type Opened = Result<(DatabaseFile, Instance), OpenBookieError>;
+/// A bookie's file, and the life it is in.
+type Opened = Result<(Arc<DatabaseFile>, Instance), OpenBookieError>;
 
 /// Opens the files side by side, then settles which life each bookie is in.
 pub(super) async fn open_all(
@@ -55,16 +102,19 @@ pub(super) async fn open_all(
             name: format!("bookie-{id}.redb"),
             owner: format!("bookie {id}"),
             cache_bytes: config.cache_bytes,
+            remedy: Remedy::Replicas,
+            create: tables::create,
+            check: tables::check,
         };
         let (disk, name) = (disk.clone(), id.clone());
         (id, spawn_blocking(move || open_file(disk, &name, spec)))
     };
     let opening: Vec<_> = ids.into_iter().map(open).collect();
+    let mut next_ledger = None;
     let mut opened = Vec::with_capacity(opening.len());
     for (id, file) in opening {
         let bookie = match joined(file).await {
-            Ok((file, Some(found))) => confirm(&id, found, store).await.map(|()| (file, found)),
-            Ok((file, None)) => begin_life(&id, file, store).await,
+            Ok(found) => enter_life(&id, found, store, &mut next_ledger).await,
             Err(error) => Err(error),
         };
         opened.push((id, bookie));
@@ -77,59 +127,198 @@ async fn joined<T>(task: JoinHandle<Result<T, OpenBookieError>>) -> Result<T, Op
     task.await.unwrap_or_else(|error| Err(OpenBookieError::Failed(error.to_string())))
 }
 
-/// The file, and the life it says it is of; none if it is new.
-fn open_file(
-    disk: Arc<dyn Disk>,
-    id: &BookieId,
-    spec: FileSpec,
-) -> Result<(DatabaseFile, Option<Instance>), OpenBookieError> {
+/// What is found in a bookie's file.
+struct Found {
+    file: Parked,
+    /// None in a new one.
+    life: Option<Life>,
+    last_ledger: Option<LedgerId>,
+}
+
+/// What a file knows of its bookie's life.
+struct Life {
+    instance: Instance,
+    /// The number of the opening that was begun last.
+    begun: u64,
+    /// The number of the last opening that the store is known to have noted.
+    confirmed: u64,
+}
+
+fn open_file(disk: Arc<dyn Disk>, id: &BookieId, spec: FileSpec) -> Result<Found, OpenBookieError> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     if id.as_str().is_empty() || !id.as_str().chars().all(allowed) {
         return Err(OpenBookieError::InvalidId(id.to_string()));
     }
     let file = DatabaseFile::open(disk, spec)?;
-    let instance = file.read(tables::instance)?;
-    Ok((file, instance))
+    let life = match file.meta("instance") {
+        None => None,
+        Some(instance) => {
+            let number = |stored: Option<String>| {
+                let number = stored.and_then(|stored| stored.parse().ok());
+                number.ok_or_else(|| OpenBookieError::Failed(format!("bookie {id} has no life")))
+            };
+            Some(Life {
+                instance: Instance(number(Some(instance))?),
+                begun: number(file.meta("opening"))?,
+                confirmed: number(file.meta("confirmed"))?,
+            })
+        }
+    };
+    let last_ledger = file.read(|transaction| Snapshot::open(transaction)?.last_ledger())?;
+    Ok(Found { file: Parked(Some(Arc::new(file))), life, last_ledger })
 }
 
-/// Checks that the life of a file is the one that is recorded.
+/// Notes the opening on both sides, if they belong together.
+async fn enter_life(
+    id: &BookieId,
+    found: Found,
+    store: &dyn MetadataStore,
+    next_ledger: &mut Option<LedgerId>,
+) -> Opened {
+    let Found { file, life, last_ledger } = found;
+    let instance = match note_opening(id, &file, life, last_ledger, store, next_ledger).await {
+        Ok(instance) => instance,
+        Err(error) => {
+            file.close().await;
+            return Err(error);
+        }
+    };
+    Ok((file.take(), instance))
+}
+
+async fn note_opening(
+    id: &BookieId,
+    file: &Parked,
+    life: Option<Life>,
+    last_ledger: Option<LedgerId>,
+    store: &dyn MetadataStore,
+    next_ledger: &mut Option<LedgerId>,
+) -> Result<Instance, OpenBookieError> {
+    let cookie = match life {
+        Some(life) => confirm(id, life, store).await?,
+        None => begin_life(id, store).await?,
+    };
+    if let Some(last) = last_ledger {
+        let next = match *next_ledger {
+            Some(next) => next,
+            None => *next_ledger.insert(store.allocate_ledger_id().await?),
+        };
+        if next <= last {
+            return Err(OpenBookieError::OlderStore { bookie: id.clone() });
+        }
+    }
+    let Cookie { instance, opening, version } = cookie;
+    let next = opening + 1;
+    file.set_meta([
+        ("instance", instance.to_string()),
+        ("opening", next.to_string()),
+        ("confirmed", opening.to_string()),
+    ])
+    .await?;
+    let noted = format!("{instance} {next}");
+    store.put(&cookie_key(id), noted.into(), Expected::Version(version)).await?;
+    file.set_meta([("confirmed", next.to_string())]).await?;
+    Ok(instance)
+}
+
+/// What the store has recorded of a bookie: `INSTANCE OPENING`, or nothing while its first opening is not noted.
+struct Cookie {
+    instance: Instance,
+    opening: u64,
+    version: Version,
+}
+
+/// Checks that the life of a file is the one that is recorded, and that neither side is older than the other.
 async fn confirm(
     id: &BookieId,
-    found: Instance,
+    life: Life,
     store: &dyn MetadataStore,
-) -> Result<(), OpenBookieError> {
-    let recorded = store.get(&cookie_key(id)).await?;
-    let recorded = recorded.map(|cookie| instance_of(cookie.version));
-    if recorded == Some(found) {
-        return Ok(());
+) -> Result<Cookie, OpenBookieError> {
+    let recorded = recorded(id, store).await?;
+    let found = life.instance;
+    match recorded {
+        Some(cookie) if cookie.instance == found => {
+            if cookie.opening > life.begun {
+                return Err(OpenBookieError::OlderFile { bookie: id.clone() });
+            }
+            if cookie.opening < life.confirmed {
+                return Err(OpenBookieError::OlderStore { bookie: id.clone() });
+            }
+            Ok(cookie)
+        }
+        other => {
+            let recorded = other.map(|cookie| cookie.instance);
+            Err(OpenBookieError::OtherLife { bookie: id.clone(), found, recorded })
+        }
     }
-    Err(OpenBookieError::OtherLife { bookie: id.clone(), found, recorded })
 }
 
-/// Records a new life, first in the store and then in the file. A crash in between leaves a recorded life that nobody
-/// had, and the next opening begins another.
-async fn begin_life(id: &BookieId, file: DatabaseFile, store: &dyn MetadataStore) -> Opened {
+async fn recorded(
+    id: &BookieId,
+    store: &dyn MetadataStore,
+) -> Result<Option<Cookie>, OpenBookieError> {
+    let key = cookie_key(id);
+    let Some(stored) = store.get(&key).await? else {
+        return Ok(None);
+    };
+    let version = stored.version;
+    if stored.value.is_empty() {
+        return Ok(Some(Cookie { instance: Instance(version.0), opening: 0, version }));
+    }
+    let numbers = std::str::from_utf8(&stored.value).ok().and_then(|text| text.split_once(' '));
+    let cookie = numbers.and_then(|(instance, opening)| {
+        let instance = Instance(instance.parse().ok()?);
+        Some(Cookie { instance, opening: opening.parse().ok()?, version })
+    });
+    cookie.ok_or(OpenBookieError::InvalidCookie { key }).map(Some)
+}
+
+/// Records a new life, whose instance is the version of its first record: a key has no version twice, so no two lives of
+/// a bookie have the same. A crash before the file notes it leaves a life that nobody had, and the next opening begins
+/// another.
+async fn begin_life(id: &BookieId, store: &dyn MetadataStore) -> Result<Cookie, OpenBookieError> {
     let key = cookie_key(id);
     let expected = match store.get(&key).await? {
         Some(cookie) => Expected::Version(cookie.version),
         None => Expected::Absent,
     };
-    let version = store.put(&key, "1".into(), expected).await?;
-    let instance = instance_of(version);
-    let written = spawn_blocking(move || {
-        file.change(|transaction| tables::begin_life(transaction, instance))?;
-        Ok(file)
-    });
-    Ok((joined(written).await?, instance))
+    let version = store.put(&key, "".into(), expected).await?;
+    Ok(Cookie { instance: Instance(version.0), opening: 0, version })
+}
+
+/// A file that nobody serves yet. Given up, it is closed on a blocking thread, for closing writes.
+struct Parked(Option<Arc<DatabaseFile>>);
+
+impl Parked {
+    async fn set_meta<const N: usize>(
+        &self,
+        rows: [(&'static str, String); N],
+    ) -> Result<(), OpenBookieError> {
+        let file = self.0.clone().expect("a file is taken once, at the end");
+        joined(spawn_blocking(move || Ok(file.set_meta(rows)?))).await
+    }
+
+    fn take(mut self) -> Arc<DatabaseFile> {
+        self.0.take().expect("a file is taken once, at the end")
+    }
+
+    async fn close(self) {
+        let file = self.take();
+        // Without a runtime the closure is dropped, and the file with it.
+        let _ = spawn_blocking(move || file.close()).await;
+    }
+}
+
+impl Drop for Parked {
+    fn drop(&mut self) {
+        if let (Some(file), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
+            runtime.spawn_blocking(move || file.close());
+        }
+    }
 }
 
 fn cookie_key(id: &BookieId) -> String {
     format!("cookies/{id}")
-}
-
-/// A record has no version twice, so no two lives of a bookie have the same instance.
-const fn instance_of(version: Version) -> Instance {
-    Instance(version.0)
 }
 
 impl From<FileError> for OpenBookieError {

@@ -1,16 +1,23 @@
 //! The thread that reads.
 
 use super::tables::{Snapshot, Stop};
-use super::{Ask, Bookie};
+use super::{ANSWER_BYTES_MAX, Ask, Bookie};
 use crate::disk::{Door, Patience};
 use crate::transport::{BookieError, ResponseBody};
 
-/// How many bytes of entries are read before they are answered, which bounds the memory of a turn.
-const ANSWER_BYTES_MAX: usize = 4 << 20;
+/// The thread that reads, as long as it runs.
+struct Reader<'b>(&'b Bookie);
+
+impl Drop for Reader<'_> {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}
 
 impl Bookie {
     /// Serves reads until the queue is closed.
     pub(super) fn serve_reads(&self) {
+        let _reader = Reader(self);
         let mut asks = Vec::new();
         loop {
             let door = self.reads.take_into(&mut asks, Patience::Wait);

@@ -4,16 +4,24 @@
 //! |---|---|---|
 //! | `entries` | ledger id, entry id | the entry's bytes as they came, with their digest |
 //! | `ledgers` | ledger id | the record below |
-//! | `meta` | name | text: `format`, `owner`, and `instance` once the bookie has a life |
+//! | `meta` | name | text: `format`, `owner`, and once the bookie has a life `instance`, `opening` and `confirmed` |
+//! | `probe` | none | nothing, or bytes that are written to see whether there is space for them |
 //!
-//! A record is 33 bytes; integers are big-endian:
+//! A record is 41 bytes; integers are big-endian:
 //!
 //! | bytes | field |
 //! |---|---|
+//! | 8 | ledger id |
 //! | 20 | key |
 //! | 1 | 0 open, 1 fenced |
 //! | 8 | explicit LAC, -1 if there is none |
 //! | 4 | CRC32C over the bytes above |
+//!
+//! The database does not look at its checksums when it reads. So that a flipped bit in a key hides nothing, records and
+//! entries say themselves which they are, and whatever is not found is denied only if what stands on both sides of its
+//! place stands where it belongs.
+
+use std::cmp::Ordering;
 
 use bytes::Bytes;
 use redb::{
@@ -21,15 +29,20 @@ use redb::{
 };
 
 use crate::bookie::rules::{self, Fence, LedgerRecord, Mode, RecordChange};
-use crate::disk::{Changed, META};
+use crate::disk::Changed;
 use crate::entry::{Entry, MasterKey};
-use crate::id::{EntryId, Instance, LedgerId};
+use crate::id::{EntryId, LedgerId};
 use crate::transport::{AddKind, BookieError, RequestBody, ResponseBody};
 
 const ENTRIES: TableDefinition<'_, (u64, u64), &[u8]> = TableDefinition::new("entries");
 const LEDGERS: TableDefinition<'_, u64, &[u8; RECORD_BYTES]> = TableDefinition::new("ledgers");
 
-const CONTENT_BYTES: usize = 29;
+const PROBE: TableDefinition<'_, (), &[u8]> = TableDefinition::new("probe");
+
+/// How much space must be found before it is believed that there is some.
+const PROBE_BYTES: usize = 1 << 19;
+
+const CONTENT_BYTES: usize = 37;
 const RECORD_BYTES: usize = CONTENT_BYTES + 4;
 
 /// Why a request is not carried out.
@@ -79,25 +92,27 @@ pub(super) struct Turn<'t> {
     pub(super) changed: Changed,
 }
 
-/// The life that is recorded in a file; none in a new one.
-pub(super) fn instance(transaction: &ReadTransaction) -> Result<Option<Instance>, redb::Error> {
-    let stored = transaction.open_table(META)?.get("instance")?;
-    let Some(stored) = stored else {
-        return Ok(None);
-    };
-    let number = stored.value().parse();
-    let number = number.map_err(|_| redb::Error::Corrupted("its instance is no number".into()))?;
-    Ok(Some(Instance(number)))
-}
-
-/// Begins a life: from now on the file has all its tables.
-pub(super) fn begin_life(
-    transaction: &WriteTransaction,
-    instance: Instance,
-) -> Result<((), Changed), redb::Error> {
+/// Makes the tables of a new file.
+pub(super) fn create(transaction: &WriteTransaction) -> Result<(), redb::Error> {
     transaction.open_table(ENTRIES)?;
     transaction.open_table(LEDGERS)?;
-    transaction.open_table(META)?.insert("instance", instance.to_string().as_str())?;
+    Ok(())
+}
+
+/// Checks that a file has its tables.
+pub(super) fn check(transaction: &ReadTransaction) -> Result<(), redb::Error> {
+    Snapshot::open(transaction).map(drop)
+}
+
+/// Takes up space, to see whether there is some.
+pub(super) fn take_space(transaction: &WriteTransaction) -> Result<((), Changed), redb::Error> {
+    transaction.open_table(PROBE)?.insert((), vec![1; PROBE_BYTES].as_slice())?;
+    Ok(((), Changed::Something))
+}
+
+/// Gives back the space that was taken up.
+pub(super) fn free_space(transaction: &WriteTransaction) -> Result<((), Changed), redb::Error> {
+    transaction.delete_table(PROBE)?;
     Ok(((), Changed::Something))
 }
 
@@ -106,8 +121,45 @@ where
     L: ReadableTable<u64, &'static [u8; RECORD_BYTES]>,
     E: ReadableTable<(u64, u64), &'static [u8]>,
 {
+    /// The record of a ledger. With it a fence would be forgotten, so "none" is said only if it can be believed.
     fn record(&self, ledger: LedgerId) -> Result<Option<LedgerRecord>, Stop> {
-        Ok(self.ledgers.get(ledger.get())?.map(|stored| decode(stored.value())).transpose()?)
+        let id = ledger.get();
+        if let Some(stored) = self.ledgers.get(id)? {
+            return Ok(Some(decode(ledger, stored.value())?));
+        }
+        let before = self.ledgers.range(..id)?.next_back().transpose()?;
+        let after = self.ledgers.range(id..)?.next().transpose()?;
+        for (found, side) in [(before, Ordering::Less), (after, Ordering::Greater)] {
+            if let Some((key, stored)) = found {
+                decode(LedgerId(key.value()), stored.value())?;
+                if key.value().cmp(&id) != side {
+                    return Err(BookieError::Io.into());
+                }
+            }
+        }
+        match self.next_place((id, 0))? {
+            // Entries without a record.
+            Some((next, _)) if next == id => Err(BookieError::Io.into()),
+            _ => Ok(None),
+        }
+    }
+
+    /// The place of the first entry that is not before this one. What stands on both sides of a place must be where it
+    /// belongs, or an entry may be there that is not found.
+    fn next_place(&self, place: (u64, u64)) -> Result<Option<(u64, u64)>, Stop> {
+        let before = self.entries.range(..place)?.next_back().transpose()?;
+        let after = self.entries.range(place..)?.next().transpose()?;
+        let next = after.as_ref().map(|(key, _)| key.value());
+        for (found, side) in [(before, Ordering::Less), (after, Ordering::Greater)] {
+            if let Some((key, stored)) = found {
+                entry_at(key.value(), stored.value())?;
+                let found_at = key.value().cmp(&place);
+                if found_at != side && found_at != Ordering::Equal {
+                    return Err(BookieError::Io.into());
+                }
+            }
+        }
+        Ok(next)
     }
 
     /// The LAC that waits for it wait for, none while there is none.
@@ -117,9 +169,13 @@ where
     }
 
     fn read(&self, ledger: LedgerId, id: EntryId) -> Result<ResponseBody, Stop> {
-        let stored = self.entries.get((ledger.get(), id.get()))?;
-        let entry = stored.map(|stored| entry_of(stored.value())).transpose()?;
         let record = self.record(ledger)?;
+        let place = (ledger.get(), id.get());
+        let stored = self.entries.get(place)?;
+        let entry = stored.map(|stored| entry_at(place, stored.value())).transpose()?;
+        if entry.is_none() && self.next_place(place)? == Some(place) {
+            return Err(BookieError::Io.into());
+        }
         Ok(ResponseBody::Entry(rules::read(record.as_ref(), entry.as_ref())?))
     }
 
@@ -136,7 +192,7 @@ where
         let Some((key, stored)) = range.next_back().transpose()? else {
             return Ok(None);
         };
-        let entry = entry_of(stored.value())?;
+        let entry = entry_at(key.value(), stored.value())?;
         entry.verify(ledger, EntryId(key.value().1)).map_err(|_| BookieError::Io)?;
         Ok(Some(entry))
     }
@@ -160,6 +216,11 @@ impl Snapshot {
     /// The ledgers of which something is stored.
     pub(super) fn ledgers(&self) -> Result<Vec<LedgerId>, redb::Error> {
         self.ledgers.iter()?.map(|stored| Ok(LedgerId(stored?.0.value()))).collect()
+    }
+
+    /// The highest of them.
+    pub(super) fn last_ledger(&self) -> Result<Option<LedgerId>, redb::Error> {
+        Ok(self.ledgers.last()?.map(|(ledger, _)| LedgerId(ledger.value())))
     }
 }
 
@@ -226,7 +287,7 @@ impl<'t> Turn<'t> {
 
     fn change(&mut self, ledger: LedgerId, change: RecordChange) -> Result<(), Stop> {
         if let RecordChange::Write(record) = change {
-            self.stored.ledgers.insert(ledger.get(), &encode(&record))?;
+            self.stored.ledgers.insert(ledger.get(), &encode(ledger, &record))?;
             self.changed = Changed::Something;
         }
         Ok(())
@@ -254,37 +315,41 @@ impl<'t> Turn<'t> {
     }
 }
 
-/// A stored entry. Its digest is for the reader to check.
-fn entry_of(stored: &[u8]) -> Result<Entry, BookieError> {
-    Entry::from_bytes(Bytes::copy_from_slice(stored)).map_err(|_| BookieError::Io)
+/// The entry that is stored at a place. Its digest is for the reader to check.
+fn entry_at(place: (u64, u64), stored: &[u8]) -> Result<Entry, BookieError> {
+    let entry = Entry::from_bytes(Bytes::copy_from_slice(stored)).map_err(|_| BookieError::Io)?;
+    let belongs = (entry.ledger().get(), entry.entry().get());
+    if belongs == place { Ok(entry) } else { Err(BookieError::Io) }
 }
 
-fn encode(record: &LedgerRecord) -> [u8; RECORD_BYTES] {
+fn encode(ledger: LedgerId, record: &LedgerRecord) -> [u8; RECORD_BYTES] {
     let mut bytes = [0; RECORD_BYTES];
     let lac = record.explicit_lac.map_or(-1, |lac| {
         i64::try_from(lac.get()).expect("entry ids stay below 2^63, see EntryId")
     });
-    bytes[..20].copy_from_slice(record.key.as_bytes());
-    bytes[20] = match record.fence {
+    bytes[..8].copy_from_slice(&ledger.get().to_be_bytes());
+    bytes[8..28].copy_from_slice(record.key.as_bytes());
+    bytes[28] = match record.fence {
         Fence::Open => 0,
         Fence::Fenced => 1,
     };
-    bytes[21..CONTENT_BYTES].copy_from_slice(&lac.to_be_bytes());
+    bytes[29..CONTENT_BYTES].copy_from_slice(&lac.to_be_bytes());
     let digest = crc32c::crc32c(&bytes[..CONTENT_BYTES]);
     bytes[CONTENT_BYTES..].copy_from_slice(&digest.to_be_bytes());
     bytes
 }
 
-/// A record that is damaged is not believed: the fence may be among what was lost.
-fn decode(bytes: &[u8; RECORD_BYTES]) -> Result<LedgerRecord, BookieError> {
+/// A record that is damaged, or is another ledger's, is not believed: the fence may be among what was lost.
+fn decode(ledger: LedgerId, bytes: &[u8; RECORD_BYTES]) -> Result<LedgerRecord, BookieError> {
     let (content, digest) = bytes.split_at(CONTENT_BYTES);
-    if crc32c::crc32c(content).to_be_bytes() != digest {
+    if crc32c::crc32c(content).to_be_bytes() != digest || content[..8] != ledger.get().to_be_bytes()
+    {
         return Err(BookieError::Io);
     }
     let field = "the fields of a record lie within it";
-    let key = MasterKey::from(*content.first_chunk().expect(field));
+    let key = MasterKey::from(*content[8..].first_chunk().expect(field));
     let lac = i64::from_be_bytes(*content.last_chunk().expect(field));
-    let fence = match content[20] {
+    let fence = match content[28] {
         0 => Fence::Open,
         1 => Fence::Fenced,
         _ => return Err(BookieError::Io),
@@ -297,18 +362,22 @@ mod tests {
     use super::*;
     use crate::entry::Password;
 
+    const LEDGER: LedgerId = LedgerId(259);
+
     #[test]
     fn a_record_reads_back_and_a_flipped_bit_in_it_is_noticed() {
         let key = MasterKey::of(&Password::from("secret"));
         for fence in [Fence::Open, Fence::Fenced] {
             for explicit_lac in [None, Some(EntryId(0)), Some(EntryId(i64::MAX.unsigned_abs()))] {
                 let record = LedgerRecord { key, fence, explicit_lac };
-                let bytes = encode(&record);
-                assert_eq!(decode(&bytes), Ok(record));
+                let bytes = encode(LEDGER, &record);
+                assert_eq!(decode(LEDGER, &bytes), Ok(record));
+                assert_eq!(decode(LedgerId(3), &bytes), Err(BookieError::Io));
                 for bit in 0..RECORD_BYTES * 8 {
                     let mut flipped = bytes;
                     flipped[bit / 8] ^= 1 << (bit % 8);
-                    assert_eq!(decode(&flipped), Err(BookieError::Io), "bit {bit}");
+                    let damaged = decode(LEDGER, &flipped);
+                    assert_eq!(damaged, Err(BookieError::Io), "bit {bit}");
                 }
             }
         }
@@ -319,9 +388,10 @@ mod tests {
         let key = MasterKey::from([7; 20]);
         let record = LedgerRecord { key, fence: Fence::Fenced, explicit_lac: Some(EntryId(258)) };
         let mut bytes = [7; RECORD_BYTES];
-        bytes[20..29].copy_from_slice(&[1, 0, 0, 0, 0, 0, 0, 1, 2]);
-        let digest = crc32c::crc32c(&bytes[..29]).to_be_bytes();
-        bytes[29..].copy_from_slice(&digest);
-        assert_eq!(encode(&record), bytes);
+        bytes[..8].copy_from_slice(&[0, 0, 0, 0, 0, 0, 1, 3]);
+        bytes[28..37].copy_from_slice(&[1, 0, 0, 0, 0, 0, 0, 1, 2]);
+        let digest = crc32c::crc32c(&bytes[..37]).to_be_bytes();
+        bytes[37..].copy_from_slice(&digest);
+        assert_eq!(encode(LEDGER, &record), bytes);
     }
 }

@@ -1,6 +1,8 @@
 //! The suite of all bookies, and what only those on a disk can suffer.
 
+mod copies;
 mod crashes;
+mod endings;
 mod failures;
 mod opening;
 mod throughput;
@@ -28,13 +30,15 @@ impl Durable {
     }
 
     async fn with(config: DurableConfig) -> Self {
-        let mut durable = Self::stopped(config);
+        let mut durable = Self::stopped(config).await;
         durable.start().await;
         durable
     }
 
-    fn stopped(config: DurableConfig) -> Self {
+    /// One that was never started, with a store that has given out the ids that tests use.
+    async fn stopped(config: DurableConfig) -> Self {
         let (disk, store) = (CrashDisk::new(), MemoryMetadataStore::new());
+        while store.allocate_ledger_id().await.expect("it has many") < LedgerId(99) {}
         Self { disk, store, config, bookies: None }
     }
 
@@ -75,6 +79,8 @@ impl Kind for Durable {
     }
 
     async fn keep_only(&mut self, ledger: LedgerId) {
-        self.bookies().retain_ledgers(move |other| other == ledger).await.expect("the disk works");
+        let mut others = self.bookies().ledgers().await;
+        others.remove(&ledger);
+        self.bookies().delete_ledgers(others).await.expect("the disk works");
     }
 }

@@ -34,7 +34,9 @@ impl Kind for Memory {
     }
 
     async fn keep_only(&mut self, ledger: LedgerId) {
-        self.bookies.retain_ledgers(|other| other == ledger);
+        let mut others = self.bookies.ledgers();
+        others.remove(&ledger);
+        self.bookies.delete_ledgers(others);
     }
 }
 

@@ -141,7 +141,7 @@ async fn d18_nothing_is_kept_of_entries_once_they_are_settled_or_their_writer_is
     let (writer, mut told) = cluster.create().await;
     writer.append(counted(10)).expect("an open ledger");
     while told.recv().await != Some(Told::Confirmed(9)) {}
-    cluster.bookies.retain_ledgers(|_| false);
+    cluster.bookies.delete_ledgers(cluster.bookies.ledgers());
     assert_eq!(kept.load(Ordering::Relaxed), 10, "b3 may still ask for them");
     tokio::time::sleep(Duration::from_secs(6)).await;
     assert_eq!(kept.load(Ordering::Relaxed), 0, "b3 was given up");
@@ -150,7 +150,7 @@ async fn d18_nothing_is_kept_of_entries_once_they_are_settled_or_their_writer_is
     writer.append(counted(10)).expect("an open ledger");
     tokio::task::yield_now().await;
     drop(writer);
-    cluster.bookies.retain_ledgers(|_| false);
+    cluster.bookies.delete_ledgers(cluster.bookies.ledgers());
     while told.recv().await.is_some() {}
     assert_eq!(kept.load(Ordering::Relaxed), 0);
 }

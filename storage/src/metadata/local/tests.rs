@@ -91,3 +91,60 @@ async fn after_a_failed_sync_nothing_is_answered_until_it_is_opened_anew() {
     let store = opened(&disk).await;
     assert!(store.get("a").await.expect("the disk works again").is_some());
 }
+
+#[tokio::test]
+async fn a_file_that_goes_while_it_is_open_is_not_begun_anew() {
+    let misfortunes: [fn(&CrashDisk); 2] =
+        [|disk| disk.remove(FILE_NAME), |disk| disk.truncate(FILE_NAME)];
+    for misfortune in misfortunes {
+        let disk = CrashDisk::new();
+        let store = opened(&disk).await;
+        store.put("a", "1".into(), Expected::Absent).await.expect("absent");
+        misfortune(&disk);
+        disk.inject(DiskFault::Write);
+        assert!(is_unknown(&store.put("b", "1".into(), Expected::Absent).await));
+        assert!(is_unknown(&store.get("a").await), "an empty store would deny it");
+        assert!(is_unknown(&store.allocate_ledger_id().await));
+    }
+}
+
+#[tokio::test]
+async fn a_damaged_file_is_to_be_restored_from_a_copy() {
+    let disk = CrashDisk::new();
+    drop(opened(&disk).await);
+    disk.replace(FILE_NAME, vec![b'x'; 4096]);
+    let error = LocalMetadataStore::open(Arc::new(disk)).await.expect_err("it is no database");
+    assert!(error.to_string().contains("restore it from a copy"), "{error}");
+}
+
+/// An answer that cannot be dropped.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        panic!("an answer that panics on purpose");
+    }
+}
+
+#[tokio::test]
+async fn a_store_whose_thread_has_died_is_unavailable() {
+    let store = opened(&CrashDisk::new()).await;
+    let (go_on, may_go_on) = std::sync::mpsc::channel();
+    {
+        let answer = move |_: &mut Tables<'_>| {
+            may_go_on.recv().expect("the test lets it go on");
+            Ok(Ok(Bomb))
+        };
+        let mut asked = std::pin::pin!(store.ask("a", 0, answer));
+        let polled =
+            std::future::poll_fn(|cx| std::task::Poll::Ready(asked.as_mut().poll(cx).is_pending()));
+        assert!(polled.await, "it cannot have been answered");
+    }
+    // Nobody waits for the answer, so the thread drops it.
+    go_on.send(()).expect("the thread waits for it");
+    while !store.thread.as_ref().is_some_and(JoinHandle::is_finished) {
+        tokio::task::yield_now().await;
+    }
+    assert!(is_unknown(&store.get("a").await));
+    assert!(is_unknown(&store.put("a", "1".into(), Expected::Absent).await));
+}

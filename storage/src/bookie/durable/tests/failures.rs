@@ -121,6 +121,22 @@ async fn a_queue_that_is_full_refuses_and_what_it_took_is_carried_out() {
 }
 
 #[tokio::test]
+async fn a_full_bookie_is_writable_again_only_if_space_is_found() {
+    let mut one = One::new(Durable::new().await);
+    let registered = one.kind.bookies().registry().bookies();
+    one.kind.disk.set_space(Some(6 << 20));
+    let (taken, refusal) = fill(&mut one).await;
+    assert_eq!(refusal, BookieError::ReadOnly);
+    for (space, mode) in [(Some(4096), Mode::ReadOnly), (None, Mode::Writable)] {
+        one.kind.disk.set_space(space);
+        assert_eq!(one.kind.bookies().delete_ledgers([]).await, Ok(()));
+        assert_eq!(modes(&registered), [mode]);
+        assert!(one.ask(read(taken - 1)).await.is_ok());
+    }
+    assert_eq!(one.ask(add(taken, AddKind::Normal)).await, ADDED);
+}
+
+#[tokio::test]
 async fn the_space_of_deleted_ledgers_is_used_again() {
     let mut one = One::new(Durable::new().await);
     let bytes = |one: &One<Durable>| one.kind.disk.content(FILE).map_or(0, |file| file.len());
@@ -133,23 +149,4 @@ async fn the_space_of_deleted_ledgers_is_used_again() {
         assert!(bytes(&one) < 5 * 60 * (64 << 10), "{} bytes in round {round}", bytes(&one));
         one.kind.keep_only(LedgerId(99)).await;
     }
-}
-
-#[tokio::test]
-async fn a_long_ledger_is_deleted_while_others_are_served() {
-    let mut one = One::new(Durable::new().await);
-    let count = 25_000;
-    one.send(0, LEDGER, (0..count).map(|id| add(id, AddKind::Normal)).collect());
-    assert_eq!(one.answers(count as usize).await.len(), count as usize);
-    let bookies = one.kind.bookies.take().expect("it was started");
-    let bookies = Arc::new(bookies);
-    let deleting = {
-        let bookies = bookies.clone();
-        tokio::spawn(async move { bookies.retain_ledgers(|ledger| ledger != LEDGER).await })
-    };
-    assert_eq!(deleting.await.expect("no panic"), Ok(()));
-    one.kind.bookies = Arc::into_inner(bookies);
-    assert_eq!(one.ask(read(count - 1)).await, Err(BookieError::NoSuchLedger));
-    assert_eq!(one.ask(add(0, AddKind::Normal)).await, ADDED);
-    assert_eq!(one.ask(read(1)).await, Err(BookieError::NoSuchEntry));
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::bookie::conformance::{ADDED, One, add, found, read};
+use crate::bookie::conformance::{ADDED, LEDGER, OTHER, One, add, entry, fence, found, key, read};
 use crate::check::CopyState;
 use crate::client::{LedgerClient, LedgerOptions};
 use crate::config::ClientConfig;
@@ -27,6 +27,23 @@ async fn written() -> One<Durable> {
     one
 }
 
+/// The file of b1, on its own.
+fn opened(disk: &CrashDisk) -> DatabaseFile {
+    try_open(disk).expect("the file is usable")
+}
+
+fn try_open(disk: &CrashDisk) -> Result<DatabaseFile, OpenFileError> {
+    let spec = crate::disk::FileSpec {
+        name: FILE.into(),
+        owner: "bookie b1".into(),
+        cache_bytes: 1 << 20,
+        remedy: crate::disk::Remedy::Replicas,
+        create: tables::create,
+        check: tables::check,
+    };
+    DatabaseFile::open(Arc::new(disk.clone()), spec)
+}
+
 fn content(one: &One<Durable>) -> Vec<u8> {
     one.kind.disk.content(FILE).expect("the bookie has a file")
 }
@@ -39,19 +56,8 @@ fn places(file: &[u8], bytes: &[u8]) -> Vec<usize> {
 #[tokio::test]
 async fn a_file_of_another_format_is_refused_by_name() {
     let mut one = written().await;
-    one.kind.disk.restart(Unsynced::Lost);
-    let disk: Arc<dyn Disk> = Arc::new(one.kind.disk.clone());
-    let spec = crate::disk::FileSpec {
-        name: FILE.into(),
-        owner: "bookie b1".into(),
-        cache_bytes: 1 << 20,
-    };
-    let file = DatabaseFile::open(disk, spec).expect("the format is this one");
-    file.change(|transaction| {
-        transaction.open_table(crate::disk::META)?.insert("format", "2")?;
-        Ok(((), crate::disk::Changed::Something))
-    })
-    .expect("the disk works");
+    let file = opened(&one.kind.disk);
+    file.set_meta([("format", "2".into())]).expect("the disk works");
     drop(file);
     let error = one.kind.try_start().await.expect_err("format 2 is not known");
     let other = OpenFileError::OtherFormat { file: FILE.into(), found: "2".into() };
@@ -223,7 +229,7 @@ async fn a_flipped_bit_in_a_stored_entry_is_found_named_and_served_from_another_
 }
 
 #[tokio::test]
-async fn a_flipped_bit_found_while_a_file_is_repaired_is_refused_and_not_undone() {
+async fn a_flipped_bit_in_the_newest_entry_undoes_no_commit() {
     let mut one = One::new(Durable::new().await);
     for id in 0..10 {
         assert_eq!(one.ask(add(id, AddKind::Normal)).await, ADDED);
@@ -232,10 +238,88 @@ async fn a_flipped_bit_found_while_a_file_is_repaired_is_refused_and_not_undone(
     one.kind.stop();
     one.kind.disk.restart(Unsynced::Lost);
     let mut file = content(&one);
-    for at in places(&file, b"payload") {
-        file[at] ^= 1;
+    let newest = entry(LEDGER, 9, "payload").to_bytes();
+    let [at] = places(&file, &newest)[..] else {
+        panic!("the newest entry was stored once");
+    };
+    file[at + newest.len() - 1] ^= 1;
+    one.kind.disk.replace(FILE, file);
+    one.kind.start().await;
+    let Ok(ResponseBody::Entry(damaged)) = one.ask(read(9)).await else {
+        panic!("it is there, and whoever reads it sees that it is damaged");
+    };
+    assert!(damaged.verify(LEDGER, EntryId(9)).is_err());
+    assert_eq!(one.ask(read(8)).await, found(8));
+}
+
+#[tokio::test]
+async fn a_file_of_another_version_of_the_database_is_of_another_format() {
+    let mut one = written().await;
+    let mut file = content(&one);
+    // Where each of the two commit slots has its version.
+    for slot in [64, 192] {
+        assert_eq!(file[slot], 3);
+        file[slot] = 2;
     }
     one.kind.disk.replace(FILE, file);
-    let error = one.kind.try_start().await.expect_err("no commit is whole");
-    assert!(matches!(error, OpenBookieError::File(OpenFileError::Damaged { .. })), "{error}");
+    let error = one.kind.try_start().await.expect_err("an old version");
+    let other = OpenFileError::OtherFormat { file: FILE.into(), found: "2 of redb".into() };
+    assert_eq!(error, OpenBookieError::File(other));
+}
+
+/// What a damaged file says of entries 0 to 9 of a fenced ledger.
+fn check_damaged(disk: &CrashDisk, context: &str) {
+    let Ok(file) = try_open(disk) else {
+        return;
+    };
+    for id in 0..10 {
+        let answer = file.read(|transaction| {
+            Ok(tables::Snapshot::open(transaction)?.serve(LEDGER, &read(id)).map_err(|stop| {
+                match stop {
+                    tables::Stop::Refused(error) => error,
+                    tables::Stop::Failed(_) => BookieError::Io,
+                }
+            }))
+        });
+        match answer {
+            Ok(Ok(ResponseBody::Entry(entry))) => assert_eq!(entry.entry(), EntryId(id)),
+            Ok(answer) => assert_eq!(answer, Err(BookieError::Io), "entry {id}, {context}"),
+            Err(_) => {}
+        }
+    }
+    let added = file.change(|transaction| {
+        let mut turn = tables::Turn::open(transaction, Mode::Writable)?;
+        let added = turn.apply(LEDGER, &add(10, AddKind::Normal)).is_ok();
+        Ok((added, crate::disk::Changed::Nothing))
+    });
+    assert!(added.is_err() || added == Ok(false), "the fence was forgotten, {context}");
+}
+
+#[tokio::test]
+async fn a_flipped_bit_in_a_key_is_never_a_denial_and_forgets_no_fence() {
+    let mut one = One::new(Durable::new().await);
+    for ledger in [OTHER, LEDGER] {
+        let in_ledger = |id| RequestBody::Add {
+            entry: entry(ledger, id, "payload"),
+            key: key(""),
+            kind: AddKind::Normal,
+        };
+        let mut asks: Vec<_> = (0..10).map(in_ledger).collect();
+        asks.push(fence());
+        one.send(0, ledger, asks);
+        one.answers(11).await;
+    }
+    one.kind.stop();
+    let whole = content(&one);
+    // The keys of the records, and of the entries with the entry's id behind it.
+    let keys = places(&whole, &LEDGER.get().to_le_bytes());
+    assert!(keys.len() >= 11, "{keys:?}");
+    for at in keys {
+        for bit in 0..128 {
+            let mut file = whole.clone();
+            file[at + bit / 8] ^= 1 << (bit % 8);
+            one.kind.disk.replace(FILE, file);
+            check_damaged(&one.kind.disk, &format!("bit {bit} of the key at {at}"));
+        }
+    }
 }
