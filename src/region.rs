@@ -170,10 +170,7 @@ impl EmbeddedTopics for Region {
             }
             let log = ManagedLedger::open(&name, client, store, config.ledgers).await;
             let log = log.map_err(words)?;
-            let opened = match &failed {
-                None => EmbeddedTopic::new(log.clone(), config.topics).map_err(words),
-                Some(failed) => failed.reopen(log.clone()).await.map_err(words),
-            };
+            let opened = EmbeddedTopic::open(log.clone(), config.topics).await.map_err(words);
             match &opened {
                 Ok(topic) => drop(topics.insert(name, topic.clone())),
                 Err(_) => log.close().await.map_err(words)?,

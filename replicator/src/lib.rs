@@ -36,10 +36,10 @@ pub use port::{CursorPort, RemotePort, run};
 pub use producer::target;
 #[cfg(feature = "io")]
 pub use producer::{
-    EmbeddedRemote, EmbeddedTopic, EmbeddedTopicConfig, EmbeddedTopics, EventSink, FaultCounts,
-    FaultyRemote, NewTopicError, OpenedSession, Opening, Prepared, PublishError, ReleaseOrder,
-    RemoteFaults, RemoteProducer, RemoteSession, ReopenError, SessionEvent, SessionEvents,
-    WallClock,
+    CHECKPOINT_BYTES, CHECKPOINT_ENTRIES, EmbeddedRemote, EmbeddedTopic, EmbeddedTopicConfig,
+    EmbeddedTopics, EventSink, FaultCounts, FaultyRemote, InvalidSource, KEEPER, OpenTopicError,
+    OpenedSession, Opening, Prepared, PublishError, ReleaseOrder, RemoteFaults, RemoteProducer,
+    RemoteSession, SessionEvent, SessionEvents, WallClock,
 };
 pub use session::{
     Incarnation, OpenError, Outgoing, Receipt, Refusal, SessionId, Source, Watermark,

@@ -273,7 +273,7 @@ impl World {
             sent: Vec::new(),
             answers: Vec::new(),
             dead: None,
-            target: Target::new(Incarnation(1), None),
+            target: Target::new(SessionId::default(), Incarnation(1), None),
             in_progress: VecDeque::new(),
             log: Vec::new(),
             backup: Vec::new(),
@@ -431,14 +431,24 @@ impl World {
             self.store(entry);
         }
         // What follows a failed append in the same ledger fails with it.
+        self.reload();
+    }
+
+    /// The remote opens its log anew: sessions and appends in progress are gone, and openings that
+    /// waited fail.
+    fn reload(&mut self) {
         self.in_progress.clear();
-        let session = self.target.open_session();
+        let lost = self.target.open_session();
         self.target.failed();
         let held = self.log.last().map(|&entry| watermark(entry));
-        let answered = self.target.reload(held);
-        self.opened(answered);
-        if let Some(session) = session {
-            self.break_link(session);
+        let newest = self.target.newest();
+        self.target = Target::new(newest, self.target.incarnation(), held);
+        match lost {
+            Some(session) => self.break_link(session),
+            None => {
+                let error = OpenError::Unreachable("the log failed".into());
+                self.answers.push((newest, Answer::OpenFailed(error)));
+            }
         }
     }
 

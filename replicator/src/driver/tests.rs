@@ -95,7 +95,7 @@ async fn topic_on_bookies() -> (EmbeddedTopic, Arc<Reads>) {
     let ledger = ManagedLedger::open(TOPIC, client, store, config).await.unwrap();
     let clock: WallClock = Arc::new(SystemTime::now);
     let config = EmbeddedTopicConfig { frame_bytes_max: 1_000, clock };
-    (EmbeddedTopic::new(ledger, config).unwrap(), memory)
+    (EmbeddedTopic::open(ledger, config).await.unwrap(), memory)
 }
 
 async fn publish(topic: &EmbeddedTopic, numbers: std::ops::Range<u64>) {

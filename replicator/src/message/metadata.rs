@@ -17,6 +17,27 @@ pub struct BrokerEntryMetadata {
     /// all batches.
     #[prost(uint64, optional, tag = "2")]
     pub index: Option<u64>,
+    /// Which entry of another cluster it is. An extension of this project: Pulsar has no such field
+    /// and passes over it.
+    #[prost(message, optional, tag = "1000")]
+    pub origin: Option<Origin>,
+}
+
+/// The entry of another cluster that an entry is a copy of. Which cluster, the message says.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct Origin {
+    /// The source's incarnation in which it was taken.
+    #[prost(uint64, required, tag = "1")]
+    pub incarnation: u64,
+    /// The ledger at the source.
+    #[prost(uint64, required, tag = "2")]
+    pub ledger: u64,
+    /// The entry at the source.
+    #[prost(uint64, required, tag = "3")]
+    pub entry: u64,
+    /// CRC32C of the entry's stored bytes at the source.
+    #[prost(fixed32, required, tag = "4")]
+    pub checksum: u32,
 }
 
 /// What a producer says about a message or a batch.

@@ -24,7 +24,7 @@ mod tests;
 pub use facts::Facts;
 pub use frame::{Frame, FrameError, compose, verify};
 pub use metadata::{
-    BrokerEntryMetadata, Compression, EncryptionKey, MessageMetadata, Property,
+    BrokerEntryMetadata, Compression, EncryptionKey, MessageMetadata, Origin, Property,
     SOURCE_POSITION_PROPERTY,
 };
 pub use splice::{Spliced, Splicer};

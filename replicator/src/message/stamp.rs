@@ -44,12 +44,15 @@ impl Unstamped {
         let start = Self::ROOM_BYTES - length - 6;
         let mut room = &mut self.bytes[start..Self::ROOM_BYTES];
         room.put_slice(&MAGIC_OF_BROKER_METADATA);
-        room.put_u32(u32::try_from(length).expect("two numbers take at most 22 bytes"));
+        room.put_u32(u32::try_from(length).expect("a few numbers take few bytes"));
         broker.encode(&mut room).expect("the room holds the longest record");
         self.bytes.advance(start);
         self.bytes.freeze()
     }
 }
 
-/// Two fields, each a key of one byte and a number of up to ten.
-const BROKER_METADATA_BYTES_MAX: usize = 2 * (1 + 10);
+/// Two fields, each a key of one byte and a number of up to ten; and the origin, with a key of two
+/// bytes and a length of one.
+const BROKER_METADATA_BYTES_MAX: usize = 2 * (1 + 10) + 2 + 1 + ORIGIN_BYTES_MAX;
+/// Three numbers of up to ten bytes and one of four, each with a key of one byte.
+const ORIGIN_BYTES_MAX: usize = 3 * (1 + 10) + (1 + 4);

@@ -265,7 +265,11 @@ fn heads_of_a_batch_share_one_buffer() {
 fn stamps_leave_the_frame_as_it_is() {
     let frame = compose(&sample(), b"payload");
     for value in [0, 1, 127, 128, u64::MAX] {
-        let broker = BrokerEntryMetadata { broker_timestamp: Some(value), index: Some(value) };
+        let broker = BrokerEntryMetadata {
+            broker_timestamp: Some(value),
+            index: Some(value),
+            origin: Some(Origin { incarnation: value, ledger: value, entry: value, checksum: 7 }),
+        };
         let mut buffer = BytesMut::new();
         let stamped = Unstamped::carve(&mut buffer, &frame[..20], &frame[20..]).stamp(broker);
         let stamped = Frame::parse(stamped).unwrap();

@@ -4,10 +4,12 @@
 //! entries get their index, are tested against the source's watermark and are handed to the managed
 //! ledger, so that the order of the decisions is the order of the log.
 //!
-//! A log that has failed takes nothing any more. Its owner opens it again, and
-//! [`EmbeddedTopic::reopen`] goes on in it with what is known of the sources.
+//! What is known of the sources outlives the topic: each entry carries its origin in its stamp, and
+//! a cursor of the topic keeps the rest (see [`keeping`]). A log that has failed takes nothing any
+//! more; its owner opens it again, and [`EmbeddedTopic::open`] goes on in it.
 
-mod reopen;
+mod keeping;
+mod opening;
 mod serving;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -22,14 +24,16 @@ use georepl_storage::Advice;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-pub use reopen::ReopenError;
+pub use keeping::{CHECKPOINT_BYTES, CHECKPOINT_ENTRIES, InvalidSource, KEEPER};
+pub use opening::OpenTopicError;
 #[cfg(test)]
 pub(super) use serving::{BATCH_BYTES_MAX, next_batch};
 
 use super::remote::{OpenedSession, Opening, RemoteProducer, SessionEvents};
 use super::target::{self, Target};
-use crate::message::{BrokerEntryMetadata, Frame, FrameError, Unstamped};
-use crate::session::{Incarnation, OpenError, SessionId, Source, Watermark};
+use crate::message::{BrokerEntryMetadata, Frame, FrameError, Origin, Unstamped};
+use crate::session::{Incarnation, OpenError, SessionId, Watermark};
+use keeping::Keeper;
 
 /// Tells the time of day.
 pub type WallClock = Arc<dyn Fn() -> SystemTime + Send + Sync>;
@@ -63,45 +67,6 @@ impl fmt::Debug for EmbeddedTopicConfig {
 /// A topic of an embedded region. Clones are the same topic.
 #[derive(Clone, Debug)]
 pub struct EmbeddedTopic(Arc<Inner>);
-
-/// Why a topic cannot take entries of other clusters.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NewTopicError {
-    /// The log has a history.
-    #[error(
-        "topic {topic} already has {entries} entries: which entries of other clusters are among \
-         them is not known, so what they send again would be stored twice; use a new topic"
-    )]
-    NotEmpty {
-        /// The topic.
-        topic: String,
-        /// Its entries.
-        entries: u64,
-    },
-    /// The largest frame, as it is stored, would be no entry.
-    #[error(
-        "topic {topic} is to take frames of {frame_bytes_max} bytes, but its entries have at most \
-         {entry_bytes_max}; leave {} bytes between the two",
-        EmbeddedTopic::ROOM_BYTES
-    )]
-    FramesTooLarge {
-        /// The topic.
-        topic: String,
-        /// The limit of frames.
-        frame_bytes_max: usize,
-        /// The limit of entries.
-        entry_bytes_max: usize,
-    },
-}
-
-impl NewTopicError {
-    /// What to do about it.
-    pub const fn advice(&self) -> Advice {
-        match self {
-            Self::NotEmpty { .. } | Self::FramesTooLarge { .. } => Advice::GiveUp,
-        }
-    }
-}
 
 /// Why messages were not published.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -143,13 +108,17 @@ struct Inner {
     ledger: ManagedLedger,
     config: EmbeddedTopicConfig,
     state: Mutex<State>,
+    keeper: Keeper,
 }
 
 #[derive(Default)]
 struct State {
     /// Of the next message.
     index: u64,
-    sources: BTreeMap<Source, Inbound>,
+    /// By cluster: a topic takes entries of its namesakes.
+    sources: BTreeMap<Arc<str>, Inbound>,
+    /// Entries and bytes since the last checkpoint.
+    unkept: (u64, u64),
     /// The ledger takes no appends any more. The first reason stays.
     failed: Option<Arc<str>>,
 }
@@ -157,18 +126,10 @@ struct State {
 /// What comes in from one source.
 struct Inbound {
     target: Target,
-    /// The accepted entries that are not known to be durable, in the order of the log. Bounded by
-    /// the topic's byte budget and the replicator's window.
-    in_doubt: VecDeque<Placed>,
+    /// Where the accepted entries that are not known to be durable are in the log if their appends
+    /// succeed. Bounded by the topic's byte budget and the replicator's window.
+    in_doubt: VecDeque<Offset>,
     waiting: Option<(SessionId, oneshot::Sender<OpenAnswer>)>,
-}
-
-/// An accepted entry and the place that it has in the log if its append succeeds.
-#[derive(Clone, Copy)]
-struct Placed {
-    offset: Offset,
-    incarnation: Incarnation,
-    entry: Watermark,
 }
 
 type OpenAnswer = Result<Option<Watermark>, OpenError>;
@@ -183,31 +144,6 @@ impl EmbeddedTopic {
     /// What a frame may grow by until it is an entry of another region: by the origin and the
     /// position that the splice adds, for clusters with names of up to 900 bytes, and by the stamp.
     pub const ROOM_BYTES: usize = SPLICE_BYTES_MAX + Unstamped::ROOM_BYTES;
-
-    /// A topic in `ledger`, which must be empty.
-    ///
-    /// # Errors
-    /// [`NewTopicError`].
-    pub fn new(ledger: ManagedLedger, config: EmbeddedTopicConfig) -> Result<Self, NewTopicError> {
-        let entries = ledger.end().get();
-        if entries > 0 {
-            return Err(NewTopicError::NotEmpty { topic: ledger.name().to_owned(), entries });
-        }
-        Self::with_state(ledger, config, State::default())
-    }
-
-    fn with_state(
-        ledger: ManagedLedger,
-        config: EmbeddedTopicConfig,
-        state: State,
-    ) -> Result<Self, NewTopicError> {
-        let (frame_bytes_max, entry_bytes_max) = (config.frame_bytes_max, ledger.entry_bytes_max());
-        if frame_bytes_max.saturating_add(Self::ROOM_BYTES) > entry_bytes_max {
-            let topic = ledger.name().to_owned();
-            return Err(NewTopicError::FramesTooLarge { topic, frame_bytes_max, entry_bytes_max });
-        }
-        Ok(Self(Arc::new(Inner { ledger, config, state: Mutex::new(state) })))
-    }
 
     /// The log.
     pub fn ledger(&self) -> &ManagedLedger {
@@ -240,7 +176,7 @@ impl EmbeddedTopic {
             if bytes > bytes_max {
                 return Err(PublishError::TooLarge { index, bytes, bytes_max });
             }
-            let frame = check(&mut buffer, frame, b"");
+            let frame = Checked::local(&mut buffer, frame);
             checked.push(frame.map_err(|error| PublishError::Frame { index, error })?);
         }
         // Safe to drop while waiting: nothing was promised to anybody yet.
@@ -248,10 +184,11 @@ impl EmbeddedTopic {
         let append = {
             let mut state = inner.state.lock();
             let broker_timestamp = inner.timestamp_ms();
-            let stamp = |checked: Checked| state.stamp(checked, broker_timestamp);
+            let stamp = |checked: Checked| state.stamp(checked, broker_timestamp, None);
             let entries = checked.into_iter().map(stamp).collect();
             inner.ledger.append_batch(permit, entries)
         };
+        self.checkpoint_if_due();
         append.await.map_err(|error| {
             inner.append_failed(&error);
             error.into()
@@ -259,46 +196,61 @@ impl EmbeddedTopic {
     }
 
     /// Opens a session of a source, by the rules of [`Target`].
-    async fn open(
+    async fn open_session(
         &self,
         opening: Opening,
         events: SessionEvents,
     ) -> Result<OpenedSession, OpenError> {
         let Opening { source, session, incarnation } = opening;
+        let unreachable =
+            |error: &dyn fmt::Display| OpenError::Unreachable(error.to_string().into());
         if let Some(refusal) = self.0.ledger.refusal() {
             self.0.fail(&refusal);
         }
-        let answer = {
-            let mut state = self.0.state.lock();
-            if let Some(message) = &state.failed {
-                return Err(OpenError::Unreachable(message.clone()));
-            }
-            let inbound = state.sources.entry(source.clone()).or_insert_with(|| Inbound {
-                target: Target::new(incarnation, None),
-                in_doubt: VecDeque::new(),
-                waiting: None,
-            });
-            match inbound.target.open(session, incarnation) {
-                target::Opening::Answered(watermark) => Ok(watermark),
-                target::Opening::Refused(error) => return Err(error),
-                target::Opening::Waits => {
-                    let (sender, receiver) = oneshot::channel();
-                    if let Some((asked, older)) = inbound.waiting.replace((session, sender)) {
-                        let superseded = OpenError::LaterOwner { asked, newest: session };
-                        let _ = older.send(Err(superseded));
-                    }
-                    Err(receiver)
-                }
-            }
-        };
+        self.0.begin_keeping().await.map_err(|error| unreachable(&error))?;
+        let answer = self.0.state.lock().ask(&source.cluster, session, incarnation)?;
+        // A lower id, and an earlier incarnation, are refused from the answer on, also after a
+        // crash: without this two owners of the source could both be current.
+        self.0.keep().await.map_err(|error| unreachable(&error))?;
         // Safe to drop while waiting: the session opens without anybody to send in it.
         let watermark = match answer {
-            Ok(watermark) => watermark,
-            Err(receiver) => receiver.await.expect("every waiting opening is answered")?,
+            Asked::Answered(watermark) => watermark,
+            Asked::Waits(receiver) => receiver.await.expect("every waiting opening is answered")?,
         };
-        let session = serving::start(self.clone(), source, incarnation, events);
+        let session = serving::start(self.clone(), source.cluster, incarnation, events);
         Ok(OpenedSession { watermark, session })
     }
+
+    /// Lets the sources be kept in the background, when enough was appended since the last time.
+    fn checkpoint_if_due(&self) {
+        let due = {
+            let mut state = self.0.state.lock();
+            let (entries, bytes) = state.unkept;
+            let due = self.0.keeper.begun()
+                && (entries >= CHECKPOINT_ENTRIES || bytes >= CHECKPOINT_BYTES);
+            if due {
+                state.unkept = (0, 0);
+            }
+            due
+        };
+        if due {
+            let topic = self.clone();
+            tokio::spawn(async move {
+                if let Err(error) = topic.0.keep().await {
+                    tracing::warn!(
+                        topic = topic.ledger().name(),
+                        "sources are kept later: {error}"
+                    );
+                }
+            });
+        }
+    }
+}
+
+/// What became of an opening that was not refused.
+enum Asked {
+    Answered(Option<Watermark>),
+    Waits(oneshot::Receiver<OpenAnswer>),
 }
 
 impl Inner {
@@ -339,23 +291,69 @@ impl Inner {
 const SPLICE_BYTES_MAX: usize = 1 << 10;
 
 impl State {
+    /// A source asks for a session.
+    fn ask(
+        &mut self,
+        cluster: &Arc<str>,
+        session: SessionId,
+        incarnation: Incarnation,
+    ) -> Result<Asked, OpenError> {
+        if let Some(message) = &self.failed {
+            return Err(OpenError::Unreachable(message.clone()));
+        }
+        let unknown = || Inbound::new(Target::new(SessionId::default(), incarnation, None));
+        let inbound = self.sources.entry(cluster.clone()).or_insert_with(unknown);
+        match inbound.target.open(session, incarnation) {
+            target::Opening::Answered(watermark) => Ok(Asked::Answered(watermark)),
+            target::Opening::Refused(error) => Err(error),
+            target::Opening::Waits => {
+                let (sender, receiver) = oneshot::channel();
+                if let Some((asked, older)) = inbound.waiting.replace((session, sender)) {
+                    let superseded = OpenError::LaterOwner { asked, newest: session };
+                    let _ = older.send(Err(superseded));
+                }
+                Ok(Asked::Waits(receiver))
+            }
+        }
+    }
+
     /// Gives an entry its place among the topic's messages.
-    fn stamp(&mut self, checked: Checked, broker_timestamp: u64) -> Bytes {
+    fn stamp(&mut self, checked: Checked, broker_timestamp: u64, origin: Option<Origin>) -> Bytes {
         self.index += u64::from(checked.messages);
-        checked.frame.stamp(BrokerEntryMetadata {
+        let entry = checked.frame.stamp(BrokerEntryMetadata {
             broker_timestamp: Some(broker_timestamp),
             index: Some(self.index - 1),
-        })
+            origin,
+        });
+        self.unkept.0 += 1;
+        self.unkept.1 += entry.len() as u64;
+        entry
+    }
+}
+
+impl Inbound {
+    fn new(target: Target) -> Self {
+        Self { target, in_doubt: VecDeque::new(), waiting: None }
+    }
+}
+
+impl Checked {
+    fn local(buffer: &mut BytesMut, frame: Bytes) -> Result<Self, FrameError> {
+        let (frame, message) = check(buffer, frame, b"")?;
+        Ok(Self { frame, messages: message.facts()?.messages() })
     }
 }
 
 /// Copies a frame to where it can be stamped, and looks at it as its later readers will.
-fn check(buffer: &mut BytesMut, head: Bytes, payload: &[u8]) -> Result<Checked, FrameError> {
+fn check(
+    buffer: &mut BytesMut,
+    head: Bytes,
+    payload: &[u8],
+) -> Result<(Unstamped, Frame), FrameError> {
     let frame = Unstamped::carve(buffer, &head, payload);
     frame.verify()?;
     // The metadata lies in the head, and what follows it is payload, however much is there.
-    let messages = Frame::parse(head)?.facts()?.messages();
-    Ok(Checked { frame, messages })
+    Ok((frame, Frame::parse(head)?))
 }
 
 /// Finds the topics of an embedded region.
@@ -395,7 +393,7 @@ impl RemoteProducer for EmbeddedRemote {
         events: SessionEvents,
     ) -> Result<OpenedSession, OpenError> {
         let topic = self.topics.topic(&opening.source.topic).await;
-        topic.map_err(OpenError::Unreachable)?.open(opening, events).await
+        topic.map_err(OpenError::Unreachable)?.open_session(opening, events).await
     }
 }
 

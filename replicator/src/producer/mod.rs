@@ -13,8 +13,8 @@ mod tests;
 
 #[cfg(feature = "io")]
 pub use embedded::{
-    EmbeddedRemote, EmbeddedTopic, EmbeddedTopicConfig, EmbeddedTopics, NewTopicError,
-    PublishError, ReopenError, WallClock,
+    CHECKPOINT_BYTES, CHECKPOINT_ENTRIES, EmbeddedRemote, EmbeddedTopic, EmbeddedTopicConfig,
+    EmbeddedTopics, InvalidSource, KEEPER, OpenTopicError, PublishError, WallClock,
 };
 #[cfg(feature = "io")]
 pub use faulty::{FaultCounts, FaultyRemote, ReleaseOrder, RemoteFaults};

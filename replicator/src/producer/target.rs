@@ -24,7 +24,7 @@ use crate::session::{Incarnation, OpenError, SessionId, Watermark};
 pub enum Opening {
     /// It is answered now, with what is durable.
     Answered(Option<Watermark>),
-    /// It is answered by [`Target::durable`] or [`Target::reload`], when nothing is in progress.
+    /// It is answered by [`Target::durable`], when nothing is in progress.
     Waits,
     /// It is refused.
     Refused(OpenError),
@@ -67,21 +67,19 @@ pub struct Target {
     newest: SessionId,
     incarnation: Incarnation,
     phase: Phase,
-    /// An append failed, so what is stored is known only to the log.
-    reloading: bool,
     accepted: Option<Watermark>,
     durable: Option<Watermark>,
     in_progress: VecDeque<(Incarnation, Watermark)>,
 }
 
 impl Target {
-    /// A source of whose `incarnation` everything up to `watermark` is stored.
-    pub fn new(incarnation: Incarnation, watermark: Option<Watermark>) -> Self {
+    /// A source whose newest session was `newest`, and of whose `incarnation` everything up to
+    /// `watermark` is stored.
+    pub fn new(newest: SessionId, incarnation: Incarnation, watermark: Option<Watermark>) -> Self {
         Self {
-            newest: SessionId::default(),
+            newest,
             incarnation,
             phase: Phase::Closed,
-            reloading: false,
             accepted: watermark,
             durable: watermark,
             in_progress: VecDeque::new(),
@@ -151,23 +149,10 @@ impl Target {
         self.answer()
     }
 
-    /// An append failed: whether it is stored is unknown. Its session is over; the caller reads
-    /// the log's end and calls [`Target::reload`].
+    /// An append failed: whether it is stored is unknown. Whatever is open or being opened is over,
+    /// and this target takes nothing more; one that is made from the log goes on.
     pub fn failed(&mut self) {
-        self.in_progress.clear();
-        self.reloading = true;
-        if matches!(self.phase, Phase::Open(_)) {
-            self.phase = Phase::Closed;
-        }
-    }
-
-    /// What the log holds of this source in its newest incarnation. Returns the opening that
-    /// waited for it.
-    pub fn reload(&mut self, watermark: Option<Watermark>) -> Option<Answered> {
-        self.reloading = false;
-        self.accepted = watermark;
-        self.durable = watermark;
-        self.answer()
+        self.phase = Phase::Closed;
     }
 
     /// The session whose sends are taken.
@@ -181,6 +166,11 @@ impl Target {
     /// The highest durable position and its entry.
     pub fn watermark(&self) -> Option<Watermark> {
         self.durable
+    }
+
+    /// The newest session that was asked for.
+    pub fn newest(&self) -> SessionId {
+        self.newest
     }
 
     /// The newest incarnation of the source.
@@ -200,7 +190,7 @@ impl Target {
         let Phase::Opening(session) = self.phase else {
             return None;
         };
-        if self.reloading || !self.in_progress.is_empty() {
+        if !self.in_progress.is_empty() {
             return None;
         }
         self.phase = Phase::Open(session);

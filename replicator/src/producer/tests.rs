@@ -18,6 +18,8 @@ use super::*;
 use crate::message::{Frame, MessageMetadata, Splicer, Unstamped, compose};
 use crate::session::{Incarnation, OpenError, Outgoing, Receipt, SessionId, Source, Watermark};
 
+mod reopened;
+
 const TOPIC: &str = "persistent://acme/eu/orders";
 
 /// An embedded region with one topic.
@@ -50,10 +52,14 @@ impl Region {
         let client =
             LedgerClient::new(faults.clone(), store.clone(), registry, ClientConfig::default());
         let ledger = ManagedLedger::open(TOPIC, client.clone(), store.clone(), Self::log_config());
-        let clock: WallClock = Arc::new(|| UNIX_EPOCH + Duration::from_millis(1_700));
-        let config = EmbeddedTopicConfig { frame_bytes_max: FRAME_BYTES_MAX, clock };
-        let topic = EmbeddedTopic::new(ledger.await.unwrap(), config).unwrap();
+        let config = Self::topic_config();
+        let topic = EmbeddedTopic::open(ledger.await.unwrap(), config).await.unwrap();
         Self { bookies, faults, store, client, topic }
+    }
+
+    fn topic_config() -> EmbeddedTopicConfig {
+        let clock: WallClock = Arc::new(|| UNIX_EPOCH + Duration::from_millis(1_700));
+        EmbeddedTopicConfig { frame_bytes_max: FRAME_BYTES_MAX, clock }
     }
 
     /// Entries with no more room than a topic asks for.
@@ -62,11 +68,16 @@ impl Region {
         ManagedLedgerConfig { entry_bytes_max, ..Default::default() }
     }
 
-    /// The topic's log, closed and opened again.
-    async fn log_again(&self) -> ManagedLedger {
-        self.topic.ledger().close().await.unwrap();
+    /// The topic's log, opened anew; whoever had it open is fenced.
+    async fn log_again(&self, config: ManagedLedgerConfig) -> ManagedLedger {
         let (client, store) = (self.client.clone(), self.store.clone());
-        ManagedLedger::open(TOPIC, client, store, Self::log_config()).await.unwrap()
+        ManagedLedger::open(TOPIC, client, store, config).await.unwrap()
+    }
+
+    /// The topic, opened anew as after a crash.
+    async fn reopen(&mut self) {
+        let log = self.log_again(Self::log_config()).await;
+        self.topic = EmbeddedTopic::open(log, Self::topic_config()).await.unwrap();
     }
 
     fn remote(&self) -> EmbeddedRemote {
@@ -410,7 +421,8 @@ async fn a_failed_append_loses_the_session_and_the_reopened_log_goes_on() {
     assert_eq!(error.advice(), Advice::Reopen, "{error}");
 
     release(&region);
-    region.topic = region.topic.reopen(region.log_again().await).await.unwrap();
+    region.topic.ledger().close().await.unwrap();
+    region.reopen().await;
     let remote = region.remote();
     let error = remote.open(opening(id(1)), ear.events(id(1))).await.unwrap_err();
     assert!(matches!(error, OpenError::LaterOwner { .. }), "sessions are remembered: {error}");
@@ -443,7 +455,7 @@ async fn an_entry_that_was_stored_when_the_log_failed_is_found_in_it() {
     };
     assert_eq!(closed, Ok(()));
 
-    region.topic = region.topic.reopen(region.log_again().await).await.unwrap();
+    region.reopen().await;
     let heard = Ear::default();
     let mut opened = region.remote().open(opening(id(3)), heard.events(id(3))).await.unwrap();
     assert_eq!(opened.watermark, mark(1));
@@ -470,32 +482,10 @@ async fn what_an_older_incarnation_stored_is_not_held_by_the_newer() {
     release(&region);
     closed.await.unwrap();
 
-    region.topic = region.topic.reopen(region.log_again().await).await.unwrap();
+    region.reopen().await;
     assert_eq!(region.payloads().await, payloads([1]));
     let opened = region.remote().open(later(id(4)), ear.events(id(4))).await.unwrap();
     assert_eq!(opened.watermark, None);
-}
-
-#[tokio::test]
-async fn a_topic_goes_on_in_its_own_failed_log_only() {
-    let region = Region::new().await;
-    let topic = TOPIC.to_owned();
-    let error = region.topic.reopen(region.topic.ledger().clone()).await.unwrap_err();
-    assert_eq!((error.advice(), error), (Advice::GiveUp, ReopenError::TakesAppends { topic }));
-
-    region.topic.publish(stored_at_source(1)).await.unwrap();
-    region.topic.ledger().close().await.unwrap();
-    let other = Region::new().await.topic.ledger().clone();
-    let error = region.topic.reopen(other).await.unwrap_err();
-    let expected = "had 1 acknowledged entries and has 0 now";
-    assert!(error.to_string().contains(expected), "{error}");
-    assert_eq!(error.advice(), Advice::GiveUp);
-
-    let log = region.log_again().await;
-    log.close().await.unwrap();
-    let error = region.topic.reopen(log).await.unwrap_err();
-    assert!(matches!(error, ReopenError::Read(_)), "{error}");
-    assert_eq!(error.advice(), Advice::Reopen);
 }
 
 #[tokio::test]
@@ -513,7 +503,9 @@ async fn the_largest_local_message_is_taken_by_an_equal_region() {
     let entry = Prepared::new(spliced, &entry.payload);
     assert!(entry.frame_bytes() > FRAME_BYTES_MAX);
     let ear = Ear::default();
-    let mut opened = east.remote().open(opening(id(1)), ear.events(id(1))).await.unwrap();
+    let mut asked = opening(id(1));
+    asked.source.cluster = cluster.into();
+    let mut opened = east.remote().open(asked, ear.events(id(1))).await.unwrap();
     opened.session.submit(vec![Outgoing { previous: None, position, entry }]);
     assert_eq!(ear.receipts(id(1), 1).await, [Receipt::Published(position)]);
 }
@@ -521,14 +513,14 @@ async fn the_largest_local_message_is_taken_by_an_equal_region() {
 #[tokio::test]
 async fn settings_that_leave_no_room_are_refused_and_the_defaults_leave_it() {
     let region = Region::new().await;
-    let with = |frame_bytes_max| {
+    let with = async |frame_bytes_max| {
         let config = EmbeddedTopicConfig { frame_bytes_max, ..Default::default() };
-        EmbeddedTopic::new(region.topic.ledger().clone(), config)
+        EmbeddedTopic::open(region.topic.ledger().clone(), config).await
     };
-    assert!(with(FRAME_BYTES_MAX).is_ok());
+    assert!(with(FRAME_BYTES_MAX).await.is_ok());
     for frame_bytes_max in [FRAME_BYTES_MAX + 1, usize::MAX] {
-        let error = with(frame_bytes_max).unwrap_err();
-        assert!(matches!(error, NewTopicError::FramesTooLarge { .. }), "{error}");
+        let error = with(frame_bytes_max).await.unwrap_err();
+        assert!(matches!(error, OpenTopicError::FramesTooLarge { .. }), "{error}");
         assert_eq!(error.advice(), Advice::GiveUp);
     }
     let frame_bytes_max = EmbeddedTopicConfig::default().frame_bytes_max;
@@ -606,13 +598,16 @@ async fn what_is_too_large_or_damaged_is_refused_by_name() {
 }
 
 #[tokio::test]
-async fn a_topic_of_unknown_history_is_not_taken() {
+async fn entry_that_names_another_cluster_than_its_session_is_refused() {
     let region = Region::new().await;
-    region.topic.publish(stored_at_source(1)).await.unwrap();
-    let ledger = region.topic.ledger().clone();
-    let error = EmbeddedTopic::new(ledger, EmbeddedTopicConfig::default()).unwrap_err();
-    assert!(error.to_string().contains("already has 1 entries"), "{error}");
-    assert_eq!(error.advice(), Advice::GiveUp);
+    let (remote, ear) = (region.remote(), Ear::default());
+    let mut asked = opening(id(1));
+    asked.source.cluster = "north".into();
+    let mut opened = remote.open(asked, ear.events(id(1))).await.unwrap();
+    opened.session.submit(vec![send(None, 1)]);
+    let receipts = ear.receipts(id(1), 1).await;
+    let [Receipt::Refused(_, refusal)] = &receipts[..] else { panic!("{receipts:?}") };
+    assert_eq!(&*refusal.message, "the message does not say that it is from north");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use georepl_replicator::{
     Held, Incarnation, Input, OpenError, Reason, SessionId, Stop, StopReason,
 };
 
-use super::{Answer, Fault, LONG, Message, World, watermark};
+use super::{Answer, Fault, LONG, Message, World};
 
 /// The session of another owner of the cursor, which took it over.
 const LATER_OWNER: SessionId = SessionId { owner: 2, counter: 1 };
@@ -177,19 +177,6 @@ impl World {
             self.lost |= u8::from(entry < self.mark_delete()) << entry;
         }
         self.reload();
-    }
-
-    /// The remote starts anew from its log: sessions and appends in progress are gone.
-    fn reload(&mut self) {
-        self.in_progress.clear();
-        let session = self.target.open_session();
-        self.target.failed();
-        let held = self.log.last().map(|&entry| watermark(entry));
-        let answered = self.target.reload(held);
-        self.opened(answered);
-        if let Some(session) = session {
-            self.break_link(session);
-        }
     }
 
     fn restore(&mut self) {

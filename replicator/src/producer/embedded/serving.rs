@@ -7,21 +7,21 @@ use georepl_cursor::{AppendBatch, AppendError};
 use georepl_storage::Mailbox;
 use tokio::sync::mpsc;
 
-use super::{Checked, EmbeddedTopic, Placed, check};
-use crate::message::Unstamped;
+use super::{Checked, EmbeddedTopic, check};
+use crate::message::{FrameError, Origin, Unstamped};
 use crate::producer::remote::{Prepared, RemoteSession, SessionEvents};
 use crate::producer::target::{Answered, Verdict};
-use crate::session::{Incarnation, Outgoing, Receipt, Refusal, Source, Watermark};
+use crate::session::{Incarnation, Outgoing, Receipt, Refusal, Watermark};
 
 /// Serves a session that was opened, on the current runtime, until it is dropped.
 pub(super) fn start(
     topic: EmbeddedTopic,
-    source: Source,
+    cluster: Arc<str>,
     incarnation: Incarnation,
     events: SessionEvents,
 ) -> Box<dyn RemoteSession> {
     let inbox = Arc::new(Mailbox::new());
-    let serving = Serving { topic, source, incarnation, events, inbox: inbox.clone() };
+    let serving = Serving { topic, cluster, incarnation, events, inbox: inbox.clone() };
     tokio::spawn(serving.run());
     Box::new(EmbeddedSession { inbox })
 }
@@ -47,7 +47,7 @@ impl Drop for EmbeddedSession {
 /// The task of one session.
 struct Serving {
     topic: EmbeddedTopic,
-    source: Source,
+    cluster: Arc<str>,
     incarnation: Incarnation,
     events: SessionEvents,
     inbox: Arc<Mailbox<Outgoing<Prepared>>>,
@@ -112,7 +112,6 @@ impl Serving {
 
         let mut receipts = Vec::with_capacity(checked.len());
         let mut entries = Vec::with_capacity(checked.len());
-        let mut accepted = Vec::with_capacity(checked.len());
         let mut state = inner.state.lock();
         let broker_timestamp = inner.timestamp_ms();
         for Outgoing { previous, position, entry } in checked {
@@ -124,13 +123,13 @@ impl Serving {
                     continue;
                 }
             };
-            let inbound = state.sources.get_mut(&self.source).expect("a source stays known");
+            let inbound = state.sources.get_mut(&self.cluster).expect("a source stays known");
             let entry_at_source = Watermark { position, checksum };
             receipts.push(
                 match inbound.target.offer(self.events.session(), previous, entry_at_source) {
                     Verdict::Take => {
-                        accepted.push(entry_at_source);
-                        entries.push(state.stamp(entry, broker_timestamp));
+                        let origin = self.origin(entry_at_source);
+                        entries.push(state.stamp(entry, broker_timestamp, Some(origin)));
                         Receipt::Published(position)
                     }
                     Verdict::Duplicate | Verdict::InProgress => Receipt::Duplicate(position),
@@ -140,19 +139,21 @@ impl Serving {
                 },
             );
         }
-        if accepted.is_empty() {
+        if entries.is_empty() {
             return Ok(Decided { append: None, receipts });
         }
-        let (taken, append) = (accepted.len(), inner.ledger.append_batch(permit, entries));
-        let inbound = state.sources.get_mut(&self.source).expect("a source stays known");
-        let offsets = (0..).map(|n| append.first_offset().plus(n));
-        let placed = accepted.into_iter().zip(offsets).map(|(entry, offset)| Placed {
-            offset,
-            incarnation: self.incarnation,
-            entry,
-        });
-        inbound.in_doubt.extend(placed);
+        let (taken, append) = (entries.len(), inner.ledger.append_batch(permit, entries));
+        let inbound = state.sources.get_mut(&self.cluster).expect("a source stays known");
+        inbound.in_doubt.extend((0..taken as u64).map(|n| append.first_offset().plus(n)));
+        drop(state);
+        self.topic.checkpoint_if_due();
         Ok(Decided { append: Some((append, taken)), receipts })
+    }
+
+    /// By which the entry is known again when the topic is opened.
+    fn origin(&self, Watermark { position, checksum }: Watermark) -> Origin {
+        let (ledger, entry) = (position.ledger.get(), position.entry.get());
+        Origin { incarnation: self.incarnation.0, ledger, entry, checksum }
     }
 
     fn check(
@@ -161,18 +162,29 @@ impl Serving {
         sent: Outgoing<Prepared>,
     ) -> Outgoing<Result<(u32, Checked), Refusal>> {
         let Outgoing { previous, position, entry } = sent;
-        let bytes_max = self.topic.0.ledger.entry_bytes_max() - Unstamped::ROOM_BYTES;
-        let bytes = entry.frame_bytes();
-        let entry = if bytes > bytes_max {
-            let message = format!("a frame of {bytes} bytes is above the limit of {bytes_max}");
-            Err(Refusal { message: message.into() })
-        } else {
-            match check(buffer, entry.head, &entry.payload) {
-                Ok(checked) => Ok((entry.checksum, checked)),
-                Err(error) => Err(Refusal { message: error.to_string().into() }),
-            }
+        let checksum = entry.checksum;
+        let entry = match self.checked(buffer, entry) {
+            Ok(checked) => Ok((checksum, checked)),
+            Err(message) => Err(Refusal { message: message.into() }),
         };
         Outgoing { previous, position, entry }
+    }
+
+    /// The entry, or what is wrong with it.
+    fn checked(&self, buffer: &mut BytesMut, entry: Prepared) -> Result<Checked, String> {
+        let bytes_max = self.topic.0.ledger.entry_bytes_max() - Unstamped::ROOM_BYTES;
+        let bytes = entry.frame_bytes();
+        if bytes > bytes_max {
+            return Err(format!("a frame of {bytes} bytes is above the limit of {bytes_max}"));
+        }
+        let words = |error: FrameError| error.to_string();
+        let (frame, message) = check(buffer, entry.head, &entry.payload).map_err(words)?;
+        let facts = message.facts().map_err(words)?;
+        // By this name the entry is known again when the topic is opened.
+        if facts.replicated_from() != Some(&*self.cluster) {
+            return Err(format!("the message does not say that it is from {}", self.cluster));
+        }
+        Ok(Checked { frame, messages: facts.messages() })
     }
 
     async fn answer(&self, mut decisions: mpsc::UnboundedReceiver<Decided>) {
@@ -197,7 +209,7 @@ impl Serving {
         if state.failed.is_some() {
             return;
         }
-        let inbound = state.sources.get_mut(&self.source).expect("a source stays known");
+        let inbound = state.sources.get_mut(&self.cluster).expect("a source stays known");
         inbound.in_doubt.drain(..appends);
         if let Some(Answered { session, watermark }) = inbound.target.durable(appends)
             && let Some((waits, waiting)) = inbound.waiting.take()

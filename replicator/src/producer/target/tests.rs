@@ -20,7 +20,7 @@ const FIRST: Incarnation = Incarnation(0);
 
 /// A target with session 1.1 open, `accepted` taken and the first `durable` of them durable.
 fn target(accepted: &[u64], durable: usize) -> Target {
-    let mut target = Target::new(FIRST, None);
+    let mut target = Target::new(id(0, 0), FIRST, None);
     assert_eq!(target.open(id(1, 1), FIRST), Opening::Answered(None));
     for &entry in accepted {
         assert_eq!(target.offer(id(1, 1), None, mark(entry)), Verdict::Take);
@@ -108,8 +108,10 @@ fn a_new_incarnation_begins_with_nothing_and_the_old_one_does_not_come_back() {
 
 #[test]
 fn a_known_watermark_counts_only_for_its_own_incarnation() {
-    let mut known = Target::new(Incarnation(3), Some(mark(5)));
+    let mut known = Target::new(id(1, 0), Incarnation(3), Some(mark(5)));
     let mut renewed = known.clone();
+    let error = OpenError::LaterOwner { asked: id(1, 0), newest: id(1, 0) };
+    assert_eq!(known.open(id(1, 0), Incarnation(4)), Opening::Refused(error));
     assert_eq!(known.open(id(1, 1), Incarnation(3)), Opening::Answered(Some(mark(5))));
     assert_eq!(renewed.open(id(1, 1), Incarnation(4)), Opening::Answered(None));
 }
@@ -120,9 +122,8 @@ fn a_failed_append_ends_the_session_and_the_log_decides_what_is_stored() {
         let mut target = target(&[1, 2], 1);
         target.failed();
         assert_eq!(target.offer(id(1, 1), Some(at(2)), mark(3)), Verdict::Stale);
-        assert_eq!(target.open(id(1, 2), FIRST), Opening::Waits);
-        let answered = Answered { session: id(1, 2), watermark: Some(mark(stored)) };
-        assert_eq!(target.reload(Some(mark(stored))), Some(answered));
+        let mut target = Target::new(target.newest(), FIRST, Some(mark(stored)));
+        assert_eq!(target.open(id(1, 2), FIRST), Opening::Answered(Some(mark(stored))));
     }
 }
 
@@ -178,8 +179,9 @@ fn in_every_interleaving_each_entry_is_stored_once_in_order_without_a_hole() {
                     world.failures += 1;
                     world.target.failed();
                     world.log.extend(world.appending.drain(..).take(stored));
-                    let answered = world.target.reload(world.log.last().map(|&e| mark(e)));
-                    next.push(world.checked(answered));
+                    let held = world.log.last().map(|&entry| mark(entry));
+                    world.target = Target::new(world.target.newest(), FIRST, held);
+                    next.push(world.checked(None));
                 }
             }
             next
@@ -196,7 +198,7 @@ fn in_every_interleaving_each_entry_is_stored_once_in_order_without_a_hole() {
         }
     }
 
-    let target = Target::new(FIRST, None);
+    let target = Target::new(id(0, 0), FIRST, None);
     let start = World { target, log: vec![], appending: vec![], opened: 0, failures: 0 };
     let mut seen = HashSet::from([start.clone()]);
     let mut open = vec![start];
