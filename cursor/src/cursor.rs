@@ -32,7 +32,7 @@ use crate::machine::{
 };
 use crate::managed_ledger::{ChangeError, Entry, ManagedLedger, Registered};
 use crate::names::InvalidName;
-use crate::position::{Offset, Position};
+use crate::position::{Offset, Position, StartAt};
 use crate::progress::{InvalidProperty, Progress};
 use crate::snapshots::{Found, LoadError, PersistError, Snapshots};
 use crate::stats::CursorInternalStats;
@@ -84,17 +84,6 @@ pub struct ManagedCursor {
     /// Somebody waits for the next write.
     demanded: Notify,
     this: Weak<Self>,
-}
-
-/// A place in a topic. A new cursor starts there; one that exists stays where it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum StartAt {
-    /// Before the first entry that the topic has.
-    Earliest,
-    /// Behind the last entry that the topic has acknowledged to its publishers.
-    Latest,
-    /// Before this entry. If the topic does not have it, before the next one that it has.
-    Position(Position),
 }
 
 /// Learns how a read ended.

@@ -40,7 +40,7 @@ mod cursor;
 #[cfg(feature = "io")]
 pub use cursor::{
     ACKED_RANGES_MAX, DeleteError, ManagedCursor, MarkDeleteError, OpenCursorError,
-    ReadEntriesError, ReadSink, StartAt,
+    ReadEntriesError, ReadSink,
 };
 #[cfg(feature = "io")]
 pub use managed_ledger::{
@@ -59,7 +59,7 @@ pub use machine::{
     Generation, Machine, MarkDeleteRefused, Output, READS_IN_FLIGHT_MAX, ReadFailed, ReadId,
     ReadLimits, ReadOutcome, ReadRefused, ReadStart, Rewound,
 };
-pub use position::{Offset, ParsePositionError, Place, Position};
+pub use position::{Offset, ParsePositionError, Place, Position, StartAt};
 pub use progress::{InvalidProperty, KEPT_MAX, Kept, Progress};
 pub use records::{CursorRecord, ListedEnd, ListedLedger, RecordError, Snapshot, TopicRecord};
 pub use stats::{CursorInternalStats, LedgerInternalStats, ManagedLedgerInternalStats};

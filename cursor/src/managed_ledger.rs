@@ -344,6 +344,11 @@ impl ManagedLedger {
         self.0.state.lock().chain.position_of(offset)
     }
 
+    /// Whether the place of this entry was deleted from the topic. There may never have been one.
+    pub fn is_trimmed(&self, position: Position) -> bool {
+        self.with_chain(|chain| chain.locate(Place::after(position)).is_trimmed())
+    }
+
     /// The state of the topic and its cursors, for operators.
     pub fn internal_stats(&self) -> ManagedLedgerInternalStats {
         // First the cursors, without the topic's lock: they use it.

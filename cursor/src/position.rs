@@ -127,6 +127,17 @@ impl fmt::Display for Offset {
     }
 }
 
+/// A place in a topic. A new cursor starts there; one that exists stays where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum StartAt {
+    /// Before the first entry that the topic has.
+    Earliest,
+    /// Behind the last entry that the topic has acknowledged to its publishers.
+    Latest,
+    /// Before this entry. If the topic does not have it, before the next one that it has.
+    Position(Position),
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
