@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use georepl_storage::Advice;
 
+use crate::change::Poison;
 use crate::limits::{Limits, LimitsError};
 
 /// Which topic goes where, and within which bounds.
@@ -17,6 +18,8 @@ pub struct ReplicatorConfig {
     pub topic: Arc<str>,
     /// Bounds and timeouts.
     pub limits: Limits,
+    /// What becomes of an entry that cannot be published. Default: it blocks.
+    pub poison: Poison,
 }
 
 /// Why a replicator cannot be configured so.
@@ -63,6 +66,7 @@ impl ReplicatorConfig {
             remote_cluster: remote_cluster.into(),
             topic: topic.into(),
             limits: Limits::default(),
+            poison: Poison::default(),
         }
     }
 

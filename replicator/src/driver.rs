@@ -3,20 +3,23 @@
 //! Everything that happens is put into one mailbox; a turn takes what is there, hands it to the
 //! machine and carries the outputs out. An idle replicator is one parked task and no timer.
 
+mod commands;
 mod link;
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use georepl_cursor::{
-    Entry, ManagedCursor, MarkDeleteRefused, Offset, Position, ReadId, ReadLimits, ReadOutcome,
-    ReadRefused, ReadSink, ReadStart, Rewound,
+    Entry, ManagedCursor, MarkDeleteError, MarkDeleteRefused, Offset, PersistError, Position,
+    ReadError, ReadId, ReadLimits, ReadOutcome, ReadRefused, ReadSink, ReadStart, Rewound,
 };
 use georepl_storage::{Advice, Clock, Mailbox, MetadataError, Time};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot, watch};
 
+use crate::change::{Change, Command, CommandRefused};
 use crate::config::{ConfigError, ReplicatorConfig};
 use crate::filter::{Verdict, decide};
 use crate::machine::{Accounting, Held, Input, Machine, State, Stop};
@@ -38,6 +41,9 @@ pub enum NewReplicatorError {
     /// The cursor could not be taken over.
     #[error("the cursor could not be taken over: {0}")]
     Ownership(#[from] MetadataError),
+    /// That entries are about to be sent could not be stored with the cursor.
+    #[error(transparent)]
+    Persist(#[from] PersistError),
 }
 
 impl NewReplicatorError {
@@ -46,6 +52,7 @@ impl NewReplicatorError {
         match self {
             Self::Config(error) => error.advice(),
             Self::Ownership(error) => error.advice(),
+            Self::Persist(error) => error.advice(),
         }
     }
 }
@@ -109,6 +116,9 @@ enum Event {
     Input(Input<Prepared>),
     Read { id: ReadId, outcome: ReadOutcome<Entry> },
     Opened { id: SessionId, held: Held, session: Box<dyn RemoteSession> },
+    Stored(Result<(), MarkDeleteError>),
+    Fetched(Result<Entry, ReadError>),
+    Command { command: Command, reply: oneshot::Sender<Result<u64, CommandRefused>> },
     Shutdown { until: Time, stopped: oneshot::Sender<()> },
 }
 
@@ -129,7 +139,11 @@ impl Replicator {
     ) -> Result<Self, NewReplicatorError> {
         config.validate()?;
         let owner = cursor.take_ownership().await?;
-        let machine = Machine::new(config.limits.clone(), owner, cursor.last_published());
+        if cursor.progress().incarnation == 0 {
+            cursor.store_progress(|progress| progress.incarnation = 1).await?;
+        }
+        let progress = cursor.progress();
+        let machine = Machine::new(config.limits.clone(), config.poison, owner, &progress);
         let shared = Arc::new(Shared {
             meters: Mutex::new(meters(&config)),
             clock: Clock::new(),
@@ -273,6 +287,10 @@ struct Task {
     splicer: Splicer,
     /// Shutdowns that wait for it to be stopped.
     shutdowns: Vec<oneshot::Sender<()>>,
+    /// Of commands, in order.
+    replies: VecDeque<oneshot::Sender<Result<u64, CommandRefused>>>,
+    /// What was acknowledged before the change that is being stored.
+    changed_from: Offset,
 }
 
 /// Whatever ends the task, also a panic in the remote's code or the end of the runtime: nobody is
@@ -301,7 +319,15 @@ impl Task {
         let splicer = Splicer::new(&shared.config.local_cluster);
         let link = Link::new(Arc::clone(&shared), remote);
         let obituary = Obituary(Arc::clone(&shared));
-        Self { _obituary: obituary, shared, link, splicer, shutdowns: Vec::new() }
+        Self {
+            _obituary: obituary,
+            shared,
+            link,
+            splicer,
+            shutdowns: Vec::new(),
+            replies: VecDeque::new(),
+            changed_from: Offset::ZERO,
+        }
     }
 
     async fn run(mut self) {
@@ -339,12 +365,23 @@ impl Task {
                 }
                 Input::Opened { session: id, held }
             }
+            Event::Stored(stored) => self.stored(stored),
+            Event::Fetched(fetched) => Input::Fetched(
+                fetched
+                    .map(|entry| self.deliver(entry))
+                    .map_err(|error| error.to_string().into()),
+            ),
+            Event::Command { command, reply } => {
+                self.replies.push_back(reply);
+                Input::Command(command)
+            }
             Event::Shutdown { until, stopped } => {
                 self.shutdowns.push(stopped);
                 Input::Stop(Stop::Settle(until))
             }
         };
-        let mut cursor = Reader { shared: &self.shared };
+        let (replies, changed_from) = (&mut self.replies, &mut self.changed_from);
+        let mut cursor = Reader { shared: &self.shared, replies, changed_from };
         let state = {
             let mut machine = self.shared.machine.lock();
             run(&mut machine, self.shared.clock.now(), input, &mut cursor, &mut self.link);
@@ -439,6 +476,8 @@ async fn sleep(clock: Clock, wake: Option<(Time, Option<Time>)>) {
 
 struct Reader<'a> {
     shared: &'a Arc<Shared>,
+    replies: &'a mut VecDeque<oneshot::Sender<Result<u64, CommandRefused>>>,
+    changed_from: &'a mut Offset,
 }
 
 impl CursorPort for Reader<'_> {
@@ -461,6 +500,25 @@ impl CursorPort for Reader<'_> {
         last_published: Option<Position>,
     ) -> Result<(), MarkDeleteRefused> {
         self.shared.cursor.acknowledge(through, last_published)
+    }
+
+    fn change(&mut self, change: Change) {
+        *self.changed_from = self.shared.cursor.mark_delete_offset();
+        commands::change(self.shared, change);
+    }
+
+    fn persist(&mut self) {
+        commands::persist(self.shared);
+    }
+
+    fn fetch(&mut self, position: Position) {
+        commands::fetch(self.shared, position);
+    }
+
+    fn answered(&mut self, answer: Result<u64, CommandRefused>) {
+        let reply = self.replies.pop_front().expect("each command is answered once");
+        // Whoever asked may be gone.
+        let _ = reply.send(answer);
     }
 }
 

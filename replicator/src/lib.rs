@@ -9,9 +9,11 @@ mod session;
 
 mod backoff;
 mod limits;
-
-mod config;
 mod why;
+
+mod change;
+mod config;
+
 mod window;
 
 mod machine;
@@ -26,6 +28,7 @@ mod stats;
 mod driver;
 
 pub use backoff::Backoff;
+pub use change::{Change, Command, CommandRefused, Poison};
 pub use config::{ConfigError, ReplicatorConfig};
 #[cfg(feature = "io")]
 pub use driver::{Ended, Leftover, NewReplicatorError, Replicator};

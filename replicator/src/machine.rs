@@ -24,6 +24,11 @@
 //! reads from it, another replicator takes it over. A read that does not begin where the window
 //! ends shows it, and is answered by the procedure too.
 //!
+//! An operator's commands, and what the poison policy passes over, change the cursor's record. While
+//! a change is being stored there is no session, so nothing is sent before it is durable; then the
+//! procedure starts anew from the changed record. A released entry is sent in an incarnation of its
+//! own, after everything that the remote holds of the one before is acknowledged.
+//!
 //! The driver's obligations: pass each input once; then drain [`Machine::poll_output`] until
 //! `None`, carrying each output out in order; answer [`Output::Read`], [`Output::CancelRead`] and
 //! [`Output::Rewind`] with their input before polling again; call [`Machine::handle`] with
@@ -36,10 +41,11 @@
 //!    session opened with, or by a recorded reason. By nothing else.
 //! 3. Entries are sent in order, each once per session, each with the position sent before it.
 //! 4. Only a read that begins at the window's tail enters the window: no gap, no overlap.
-//! 5. read = published + duplicate + filtered + rewound + open.
+//! 5. read = published + duplicate + filtered + quarantined + rewound + open.
 //! 6. A stopped machine wants nothing: no timer, no read, no session.
 
 mod accounting;
+mod changes;
 mod flow;
 mod interface;
 
@@ -47,13 +53,17 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use georepl_cursor::{Generation, Position, ReadId, ReadOutcome, ReadRefused, ReadStart, Rewound};
+use georepl_cursor::{
+    Generation, Kept, Position, Progress, ReadId, ReadOutcome, ReadRefused, ReadStart, Rewound,
+};
 use georepl_storage::Time;
 
 pub use accounting::Accounting;
+use changes::Changing;
 use flow::Flow;
 pub use interface::{Held, Input, Output, State, Stop};
 
+use crate::change::{Command, Poison};
 use crate::limits::Limits;
 use crate::session::{Incarnation, OpenError, Receipt, SessionId};
 use crate::why::{Reason, RewindReason, StopReason, Wake, Why};
@@ -62,6 +72,8 @@ use crate::window::{Delivered, Settled, Window};
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Life<E> {
     Stopped(StopReason),
+    /// The record is being changed, and no flow exists.
+    Changing(Changing),
     Running(Box<Flow<E>>),
 }
 
@@ -69,10 +81,17 @@ enum Life<E> {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Machine<E> {
     limits: Limits,
-    incarnation: Incarnation,
+    poison: Poison,
+    /// As it is stored with the cursor, or will be.
+    progress: Progress,
+    /// The highest that a remote has named.
+    newest_incarnation: Incarnation,
+    /// The released entry for which the incarnation was begun.
+    begun: Option<Position>,
     last_session: SessionId,
-    last_published: Option<Position>,
     life: Life<E>,
+    /// What operators asked for while something else was being changed.
+    commands: VecDeque<Command>,
     accounting: Accounting,
     /// The reason that [`Machine::why`] gives, and since when it does.
     reason_since: (&'static str, Time),
@@ -81,14 +100,19 @@ pub struct Machine<E> {
 
 impl<E> Machine<E> {
     /// A stopped replicator of the owner `owner` (the version its cursor's record got when it was
-    /// taken), for a cursor whose last published position is `last_published`.
-    pub fn new(limits: Limits, owner: u64, last_published: Option<Position>) -> Self {
+    /// taken), for a cursor with which `progress` is stored.
+    pub fn new(limits: Limits, poison: Poison, owner: u64, progress: &Progress) -> Self {
+        let Progress { incarnation, last_published, kept, .. } = progress.clone();
+        let incarnation = incarnation.max(FIRST_INCARNATION);
         Self {
             limits,
-            incarnation: Incarnation(1),
+            poison,
+            progress: Progress { incarnation, last_published, kept, ..Progress::default() },
+            newest_incarnation: Incarnation(incarnation),
+            begun: None,
             last_session: SessionId { owner, counter: 0 },
-            last_published,
             life: Life::Stopped(StopReason::NotStarted),
+            commands: VecDeque::new(),
             accounting: Accounting::default(),
             reason_since: ("stopped", Time::ZERO),
             outputs: VecDeque::new(),
@@ -110,6 +134,9 @@ impl<E> Machine<E> {
             Input::OpenFailed { session, error } => self.on_open_failed(now, session, error),
             Input::Receipts { session, receipts } => self.on_receipts(now, session, receipts),
             Input::Lost { session, message } => self.on_lost(now, session, message),
+            Input::Command(command) => self.commands.push_back(command),
+            Input::Stored(stored) => self.on_stored(now, stored),
+            Input::Fetched(fetched) => self.on_fetched(now, fetched),
             Input::Tick => {}
             Input::Failed(message) => self.stop(StopReason::Failed(message)),
         }
@@ -125,7 +152,7 @@ impl<E> Machine<E> {
         let reason = StopReason::Failed(message);
         match &mut self.life {
             Life::Stopped(stopped) if stopped.may_restart() => *stopped = reason,
-            Life::Stopped(_) | Life::Running(_) => self.stop(reason),
+            Life::Stopped(_) | Life::Changing(_) | Life::Running(_) => self.stop(reason),
         }
         self.outputs.clear();
     }
@@ -139,6 +166,7 @@ impl<E> Machine<E> {
     pub fn wake_at(&self) -> Option<Time> {
         match &self.life {
             Life::Stopped(_) => None,
+            Life::Changing(changing) => changing.wake_at(),
             Life::Running(flow) => flow.wake_at(),
         }
     }
@@ -147,7 +175,7 @@ impl<E> Machine<E> {
     /// may overshoot a little, this was promised to somebody.
     pub fn deadline(&self) -> Option<Time> {
         match &self.life {
-            Life::Stopped(_) => None,
+            Life::Stopped(_) | Life::Changing(_) => None,
             Life::Running(flow) => flow.stop_at,
         }
     }
@@ -156,6 +184,7 @@ impl<E> Machine<E> {
     pub fn state(&self) -> State {
         match &self.life {
             Life::Stopped(_) => State::Stopped,
+            Life::Changing(changing) => changing.state(),
             Life::Running(flow) if flow.is_starting() => State::Starting,
             Life::Running(_) => State::Started,
         }
@@ -170,6 +199,7 @@ impl<E> Machine<E> {
     pub fn why(&self, now: Time, backlog: u64) -> Why {
         let (reason, wake) = match &self.life {
             Life::Stopped(_) => (self.reason(), Wake::Operator),
+            Life::Changing(changing) => (self.reason(), changing.wake(now)),
             // A read that waits at the end of the topic was woken when there is more than was read.
             Life::Running(flow)
                 if flow.reason() == Reason::WaitingForEntries
@@ -186,14 +216,14 @@ impl<E> Machine<E> {
     pub fn ended(&self) -> Option<&StopReason> {
         match &self.life {
             Life::Stopped(reason) if !reason.may_restart() => Some(reason),
-            Life::Stopped(_) | Life::Running(_) => None,
+            Life::Stopped(_) | Life::Changing(_) | Life::Running(_) => None,
         }
     }
 
     /// What became of the entries that were read.
     pub fn accounting(&self) -> Accounting {
         let open = match &self.life {
-            Life::Stopped(_) => 0,
+            Life::Stopped(_) | Life::Changing(_) => 0,
             Life::Running(flow) => flow.window.len() as u64,
         };
         let mut accounting = self.accounting;
@@ -204,13 +234,19 @@ impl<E> Machine<E> {
 
     /// The last position that the remote is known to hold and that is acknowledged.
     pub fn last_published(&self) -> Option<Position> {
-        self.last_published
+        self.progress.last_published
+    }
+
+    /// What is stored with the cursor, or will be: the incarnation, and the entries that were passed
+    /// over and what is to become of them.
+    pub fn progress(&self) -> &Progress {
+        &self.progress
     }
 
     /// The session that is open or being opened.
     pub fn session(&self) -> Option<SessionId> {
         match &self.life {
-            Life::Stopped(_) => None,
+            Life::Stopped(_) | Life::Changing(_) => None,
             Life::Running(flow) => flow.any_session(),
         }
     }
@@ -218,7 +254,7 @@ impl<E> Machine<E> {
     /// The entries that were read and are not acknowledged; none while it is stopped.
     pub fn window(&self) -> Option<&Window<E>> {
         match &self.life {
-            Life::Stopped(_) => None,
+            Life::Stopped(_) | Life::Changing(_) => None,
             Life::Running(flow) => Some(&flow.window),
         }
     }
@@ -231,7 +267,7 @@ impl<E> Machine<E> {
     /// The reads that were started and have not ended.
     pub fn outstanding_reads(&self) -> impl Iterator<Item = ReadId> + '_ {
         let flow = match &self.life {
-            Life::Stopped(_) => None,
+            Life::Stopped(_) | Life::Changing(_) => None,
             Life::Running(flow) => Some(&**flow),
         };
         flow.into_iter().flat_map(Flow::outstanding_reads)
@@ -249,33 +285,57 @@ impl<E> Machine<E> {
         self.last_session = session(self.last_session);
         self.reason_since.1 = Time::ZERO;
         self.accounting = Accounting::default();
-        if let Life::Running(flow) = &mut self.life {
-            self.accounting.read = flow.window.len() as u64;
-            flow.renumber(now, session, generation);
+        match &mut self.life {
+            Life::Stopped(_) => {}
+            Life::Changing(changing) => changing.renumber(now),
+            Life::Running(flow) => {
+                self.accounting.read = flow.window.len() as u64;
+                flow.renumber(now, session, generation);
+            }
         }
     }
 
     fn reason(&self) -> Reason {
         match &self.life {
             Life::Stopped(reason) => Reason::Stopped(reason.clone()),
+            Life::Changing(changing) => changing.reason(),
             Life::Running(flow) => flow.reason(),
         }
     }
 
     fn on_start(&mut self, now: Time) {
-        if matches!(&self.life, Life::Stopped(reason) if reason.may_restart()) {
-            self.life = Life::Running(Box::new(Flow::starting(now)));
+        match &mut self.life {
+            Life::Stopped(reason) if reason.may_restart() => {
+                self.life = Life::Running(Box::new(Flow::starting(now)));
+            }
+            Life::Changing(changing) => changing.start(),
+            Life::Stopped(_) | Life::Running(_) => {}
         }
     }
 
     fn on_settle(&mut self, until: Time) {
-        if let Life::Running(flow) = &mut self.life {
-            flow.settle_until(until);
+        match &mut self.life {
+            Life::Stopped(_) => {}
+            Life::Changing(changing) => changing.rest(),
+            Life::Running(flow) => flow.settle_until(until),
         }
     }
 
     /// Ends whatever runs. The first reason stays.
     fn stop(&mut self, reason: StopReason) {
+        match &mut self.life {
+            Life::Stopped(_) => {}
+            Life::Changing(changing) if reason == StopReason::Requested => changing.rest(),
+            Life::Changing(_) | Life::Running(_) => {
+                self.end_flow();
+                self.refuse_change(&reason);
+                self.life = Life::Stopped(reason);
+            }
+        }
+    }
+
+    /// What was sent may still land, until another session is opened.
+    fn end_flow(&mut self) {
         let Life::Running(flow) = &self.life else {
             return;
         };
@@ -284,7 +344,6 @@ impl<E> Machine<E> {
         }
         self.outputs.extend(flow.any_session().map(Output::Close));
         self.accounting.rewound += flow.window.len() as u64;
-        self.life = Life::Stopped(reason);
     }
 
     fn next_session(&mut self) -> SessionId {
@@ -335,7 +394,7 @@ impl<E> Machine<E> {
             ReadOutcome::Entries(_) if id.from != flow.window.tail() => self.cursor_moved(now),
             ReadOutcome::Entries(entries) => {
                 self.accounting.read += entries.len() as u64;
-                flow.delivered(entries);
+                flow.delivered(entries, &self.progress.kept);
             }
             ReadOutcome::Cancelled | ReadOutcome::Superseded => {}
             ReadOutcome::Failed(failed) => flow.read_failed(now, failed.message, &self.limits),
@@ -390,8 +449,9 @@ impl<E> Machine<E> {
         }
         let blocked = match held {
             Held::Foreign(watermark) => Reason::RemoteAhead { watermark },
-            Held::Through(watermark) if watermark < self.last_published => {
-                let last_published = self.last_published.expect("no position is below no position");
+            Held::Through(watermark) if watermark < self.progress.last_published => {
+                let last_published = self.progress.last_published;
+                let last_published = last_published.expect("no position is below no position");
                 Reason::RemoteBehind { watermark, last_published }
             }
             Held::Through(watermark) => return flow.opened(session, watermark),
@@ -415,6 +475,7 @@ impl<E> Machine<E> {
             OpenError::Unreachable(message) => flow.retry_open(now, message, &self.limits),
             OpenError::LaterOwner { newest, .. } => self.stop(StopReason::LaterOwner(newest)),
             OpenError::LaterIncarnation { newest, .. } => {
+                self.newest_incarnation = newest.max(self.newest_incarnation);
                 self.stop(StopReason::LaterIncarnation(newest));
             }
         }
@@ -436,6 +497,9 @@ impl<E> Machine<E> {
             }
             self.outputs.push_back(Output::Close(session));
             self.begin_rewind(now, reason);
+            if reason == RewindReason::Refused {
+                self.pass_over_refused();
+            }
         }
     }
 
@@ -477,6 +541,8 @@ impl<E> Machine<E> {
 
     /// Does whatever can be done now.
     fn advance(&mut self, now: Time) {
+        self.take_commands();
+        self.store_again(now);
         self.expire(now);
         self.connect(now);
         self.acknowledge();
@@ -486,7 +552,7 @@ impl<E> Machine<E> {
         if flow.stop_at.is_some_and(|until| flow.settled_or_stuck() || until <= now) {
             return self.stop(StopReason::Requested);
         }
-        if flow.is_drained() {
+        if flow.is_drained() && !self.progress.kept.values().any(|kept| *kept == Kept::Released) {
             return self.stop(StopReason::Drained);
         }
         if flow.may_rewind(now) {
@@ -494,8 +560,8 @@ impl<E> Machine<E> {
             return;
         }
         self.send(now);
-        self.acknowledge();
         self.read();
+        self.pass_over_unreadable();
     }
 
     /// What timed out.
@@ -537,11 +603,14 @@ impl<E> Machine<E> {
                 flow.opening(session, until);
             }
             self.accounting.sessions += 1;
-            self.outputs.push_back(Output::Open { session, incarnation: self.incarnation });
+            self.outputs.push_back(Output::Open { session, incarnation: Incarnation(self.progress.incarnation) });
         }
     }
 
     fn send(&mut self, now: Time) {
+        if let Some(position) = self.released_now() {
+            return self.send_released(now, position);
+        }
         let Life::Running(flow) = &mut self.life else {
             return;
         };
@@ -560,17 +629,17 @@ impl<E> Machine<E> {
             return;
         };
         let before = flow.window.head();
-        let published_before = self.last_published;
+        let published_before = self.progress.last_published;
         while let Some((position, bytes, how)) = flow.window.pop_settled() {
             self.accounting.settled(how, bytes);
-            if !matches!(how, Settled::Passed(_)) {
-                self.last_published = Some(position);
+            if matches!(how, Settled::Published | Settled::Duplicate) {
+                self.progress.last_published = self.progress.last_published.max(Some(position));
             }
         }
         let through = flow.window.head();
         if through > before {
-            let moved = self.last_published != published_before;
-            let last_published = self.last_published.filter(|_| moved);
+            let moved = self.progress.last_published != published_before;
+            let last_published = self.progress.last_published.filter(|_| moved);
             self.outputs.push_back(Output::Acknowledge { through, last_published });
         }
     }
@@ -584,6 +653,9 @@ impl<E> Machine<E> {
         }
     }
 }
+
+/// Incarnation 0 is a record in which none has begun.
+const FIRST_INCARNATION: u64 = 1;
 
 /// How long until `at`.
 fn until(now: Time, at: Time) -> Duration {

@@ -1,17 +1,18 @@
 //! Carries a machine's outputs out: the only place that calls the cursor and the remote.
 //!
 //! The driver and the exploration both run this, so what is explored is what ships. A broker with
-//! a log of its own supplies the four calls of [`CursorPort`].
+//! a log of its own supplies the calls of [`CursorPort`].
 
 use georepl_cursor::{
     MarkDeleteRefused, Offset, Position, ReadLimits, ReadRefused, ReadStart, Rewound,
 };
 use georepl_storage::Time;
 
+use crate::change::{Change, CommandRefused};
 use crate::machine::{Input, Machine, Output};
 use crate::session::{Incarnation, Outgoing, SessionId};
 
-/// What the replicator needs of a cursor. Every call answers at once.
+/// What the replicator needs of a cursor. Calls that return nothing are answered by an input.
 pub trait CursorPort {
     /// Starts a read, or waits for the next entry.
     fn read_or_wait(&mut self, limits: ReadLimits) -> Result<ReadStart, ReadRefused>;
@@ -25,6 +26,14 @@ pub trait CursorPort {
         through: Offset,
         last_published: Option<Position>,
     ) -> Result<(), MarkDeleteRefused>;
+    /// Changes the cursor, and stores it; answered by [`Input::Stored`].
+    fn change(&mut self, change: Change);
+    /// Stores what was changed and not stored; answered by [`Input::Stored`].
+    fn persist(&mut self);
+    /// Reads an acknowledged entry; answered by [`Input::Fetched`].
+    fn fetch(&mut self, position: Position);
+    /// The oldest command that has no answer yet was carried out, or refused.
+    fn answered(&mut self, answer: Result<u64, CommandRefused>);
 }
 
 /// What the replicator needs of a remote. No call blocks; answers come as inputs.
@@ -63,6 +72,10 @@ pub fn run<E>(
                 let rewound = cursor.rewind();
                 machine.handle(now, Input::Rewound(rewound));
             }
+            Output::Change(change) => cursor.change(change),
+            Output::Persist => cursor.persist(),
+            Output::Fetch(position) => cursor.fetch(position),
+            Output::Answered(answer) => cursor.answered(answer),
             Output::Acknowledge { through, last_published } => {
                 match cursor.acknowledge(through, last_published) {
                     // Somebody acknowledged further already.

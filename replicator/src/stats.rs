@@ -40,6 +40,8 @@ pub(crate) struct Meters {
     published_bytes: Counter,
     duplicate: Counter,
     filtered: Counter,
+    quarantined: Counter,
+    skipped: Counter,
     sent_again: Counter,
     rewinds: Counter,
     /// Set by every turn and every call for figures: stopped or blocked, there are no turns.
@@ -62,6 +64,8 @@ impl Meters {
             published_bytes: counter!("georepl_replication_published_bytes_total", &labels),
             duplicate: counter!("georepl_replication_duplicate_total", &labels),
             filtered: counter!("georepl_replication_filtered_total", &labels),
+            quarantined: counter!("georepl_replication_quarantined_total", &labels),
+            skipped: counter!("georepl_replication_skipped_total", &labels),
             sent_again: counter!("georepl_replication_sent_again_total", &labels),
             rewinds: counter!("georepl_replication_rewinds_total", &labels),
             backlog: gauge!("georepl_replication_backlog", &labels),
@@ -74,6 +78,8 @@ impl Meters {
         self.published_bytes.increment(accounting.published_bytes - before.published_bytes);
         self.duplicate.increment(accounting.duplicate - before.duplicate);
         self.filtered.increment(accounting.filtered() - before.filtered());
+        self.quarantined.increment(accounting.quarantined - before.quarantined);
+        self.skipped.increment(accounting.skipped - before.skipped);
         self.sent_again.increment(accounting.sent_again - before.sent_again);
         self.rewinds.increment(accounting.rewinds - before.rewinds);
         self.see_backlog(now, backlog);

@@ -158,6 +158,16 @@ pub enum Reason {
         /// What is wrong with it.
         message: Arc<str>,
     },
+    /// A change of the cursor is being stored, and nothing is sent before it is.
+    Storing {
+        /// Why it was not stored the last time.
+        failed: Option<Arc<str>>,
+    },
+    /// An entry that was released from quarantine is being read, to be sent before anything else.
+    Releasing {
+        /// Which entry.
+        position: Position,
+    },
     /// Storage failed; the read is tried again.
     ReadFailed {
         /// What failed.
@@ -190,6 +200,8 @@ impl Reason {
             Self::Rewinding(_) => "rewinding",
             Self::Refused { .. } => "refused",
             Self::Unreadable { .. } => "unreadable",
+            Self::Storing { .. } => "storing",
+            Self::Releasing { .. } => "releasing",
             Self::ReadFailed { .. } => "read-failed",
             Self::AwaitingReceipts { .. } => "awaiting-receipts",
             Self::Reading => "reading",
@@ -228,9 +240,14 @@ impl fmt::Display for Reason {
             Self::Unreadable { position, message } => {
                 write!(
                     f,
-                    "{position} is not readable: {message}; skip it and start the replicator anew"
+                    "{position} is not readable: {message}; mend it and start anew, or skip it"
                 )
             }
+            Self::Storing { failed } => {
+                write!(f, "a change of the cursor is being stored")?;
+                failed.iter().try_for_each(|message| write!(f, " again: {message}"))
+            }
+            Self::Releasing { position } => write!(f, "{position} is released from quarantine"),
             Self::ReadFailed { message } => write!(f, "storage failed: {message}"),
             Self::AwaitingReceipts { entries, first } => {
                 let entries = counted(*entries, "entry", "entries");

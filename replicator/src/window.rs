@@ -47,6 +47,8 @@ pub enum Settled {
     Duplicate,
     /// It is not for the remote.
     Passed(PassReason),
+    /// It was passed over, and is kept for an operator.
+    Quarantined,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -81,16 +83,17 @@ impl<E> Window<E> {
         Self { head, slots: VecDeque::new(), next: 0, bytes: 0, unanswered: 0 }
     }
 
-    /// Adds the entry that follows.
-    pub fn push(&mut self, entry: Delivered<E>) {
+    /// Adds the entry that follows; one that is settled already is not sent.
+    pub fn push(&mut self, entry: Delivered<E>, settled: Option<Settled>) {
         let Delivered { position, bytes, content } = entry;
         if let Some(last) = self.slots.back() {
             assert!(last.position < position, "entries are delivered in order");
         }
-        let status = match content {
-            Content::Send(entry) => Status::Ready(entry),
-            Content::Pass(reason) => Status::Settled(Settled::Passed(reason)),
-            Content::Unreadable(message) => Status::Unreadable(message),
+        let status = match (content, settled) {
+            (_, Some(how)) => Status::Settled(how),
+            (Content::Send(entry), None) => Status::Ready(entry),
+            (Content::Pass(reason), None) => Status::Settled(Settled::Passed(reason)),
+            (Content::Unreadable(message), None) => Status::Unreadable(message),
         };
         self.bytes += bytes;
         self.slots.push_back(Slot { position, bytes, status });
@@ -116,12 +119,6 @@ impl<E> Window<E> {
         self.next += 1;
         self.unanswered += 1;
         entry
-    }
-
-    /// Settles what [`Window::next_ready`] named without sending it.
-    pub fn settle_next(&mut self, how: Settled) {
-        self.slots[self.next].status = Status::Settled(how);
-        self.next += 1;
     }
 
     /// The remote answered for a sent entry. False when nothing was unanswered at `position`.
@@ -167,6 +164,11 @@ impl<E> Window<E> {
         self.next = self.next.saturating_sub(1);
         self.bytes -= slot.bytes;
         Some((slot.position, slot.bytes, how))
+    }
+
+    /// The first entry.
+    pub(crate) fn first(&self) -> Option<Position> {
+        self.slots.front().map(|slot| slot.position)
     }
 
     /// The place of the first entry.
@@ -219,6 +221,11 @@ impl<E> Window<E> {
             }
             _ => None,
         }
+    }
+
+    /// Whether an entry was read that is neither sent nor settled.
+    pub(crate) fn has_unsent(&self) -> bool {
+        self.first_unsent().is_some()
     }
 
     fn first_unsent(&self) -> Option<&Slot<E>> {

@@ -160,6 +160,10 @@ async fn check(cursor: &ManagedCursor, watermark: Option<Watermark>) -> Result<H
     };
     match cursor.ledger().read_at(position).await {
         Ok(own) if crc32c::crc32c(&own.payload) == checksum => Ok(Held::Through(Some(position))),
+        // What was replicated may have been deleted here; there is nothing to compare it with.
+        Err(ReadError::NoSuchEntry { .. }) if cursor.ledger().is_trimmed(position) => {
+            Ok(Held::Through(Some(position)))
+        }
         Ok(_) | Err(ReadError::NoSuchEntry { .. }) => Ok(Held::Foreign(position)),
         Err(error) => Err(Unchecked { watermark: position, error }),
     }

@@ -18,10 +18,16 @@ pub struct Accounting {
     pub filtered_already_replicated: u64,
     /// Acknowledged because they are not for this remote.
     pub filtered_not_for_this_remote: u64,
-    /// Taken back by a rewind or a stop, to be read again.
+    /// Acknowledged and kept in quarantine.
+    pub quarantined: u64,
+    /// Taken back by a rewind, a stop or a change, to be read again.
     pub rewound: u64,
     /// Read and not yet any of these.
     pub open: u64,
+    /// Acknowledged by an operator's seek or skip. They are not read, or were taken back before.
+    pub skipped: u64,
+    /// Published out of quarantine.
+    pub released: u64,
     /// Stored bytes of what was published.
     pub published_bytes: u64,
     /// Entries given to the remote, every attempt.
@@ -45,7 +51,8 @@ pub struct Accounting {
 impl Accounting {
     /// Whether every entry read is accounted for.
     pub fn balances(&self) -> bool {
-        self.read == self.published + self.duplicate + self.filtered() + self.rewound + self.open
+        let settled = self.published + self.duplicate + self.filtered() + self.quarantined;
+        self.read == settled + self.rewound + self.open
     }
 
     /// Acknowledged because of what they are.
@@ -60,6 +67,7 @@ impl Accounting {
                 self.published_bytes += bytes;
             }
             Settled::Duplicate => self.duplicate += 1,
+            Settled::Quarantined => self.quarantined += 1,
             Settled::Passed(PassReason::AlreadyReplicated) => self.filtered_already_replicated += 1,
             Settled::Passed(PassReason::NotForThisRemote) => self.filtered_not_for_this_remote += 1,
         }

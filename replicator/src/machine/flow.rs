@@ -1,10 +1,10 @@
 //! What a running replicator knows: its session, its rewind, its window and its reads.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use georepl_cursor::{Generation, Offset, Position, ReadId, ReadLimits, ReadStart};
+use georepl_cursor::{Generation, Kept, Offset, Position, ReadId, ReadLimits, ReadStart};
 use georepl_storage::Time;
 
 use super::accounting::Accounting;
@@ -64,10 +64,19 @@ enum Asking {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Retry {
-    at: Time,
-    failures: u32,
-    message: Arc<str>,
+pub(super) struct Retry {
+    pub(super) at: Time,
+    pub(super) failures: u32,
+    pub(super) message: Arc<str>,
+}
+
+/// How far the released entry has come that is sent before anything else.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Releasing<E> {
+    Nothing,
+    Asked(Position),
+    Ready(Position, E),
+    Sent(Position),
 }
 
 /// The first entry without a receipt, and until when the remote may leave it so.
@@ -101,6 +110,7 @@ pub(super) struct Flow<E> {
     /// Failed reads since the last that brought entries.
     read_failures: u32,
     refused: Option<RefusedHead>,
+    pub(super) releasing: Releasing<E>,
     awaited: Option<Awaited>,
     pub(super) stop_at: Option<Time>,
 }
@@ -122,6 +132,7 @@ impl<E> Flow<E> {
             read_retry: None,
             read_failures: 0,
             refused: None,
+            releasing: Releasing::Nothing,
             awaited: None,
             stop_at: None,
         }
@@ -141,7 +152,7 @@ impl<E> Flow<E> {
 
     /// Nothing is unanswered, or no answer can come any more in this session.
     pub(super) fn settled_or_stuck(&self) -> bool {
-        self.window.unanswered() == 0 || self.open_session().is_none() || self.is_rewinding()
+        self.first_unanswered().is_none() || self.open_session().is_none() || self.is_rewinding()
     }
 
     pub(super) fn is_drained(&self) -> bool {
@@ -230,6 +241,7 @@ impl<E> Flow<E> {
         self.session = Session::Open { id, failures: self.failures() };
         self.known = watermark;
         self.window.settle_through(watermark);
+        self.releasing = Releasing::Nothing;
         self.awaited = None;
     }
 
@@ -285,15 +297,27 @@ impl<E> Flow<E> {
     /// The time begins anew only when another entry is the first without a receipt: answers for
     /// later ones say nothing about it.
     fn await_receipts(&mut self, now: Time, limits: &Limits) {
-        let first = self.window.first_unanswered();
+        let first = self.first_unanswered();
         if self.awaited.map(|awaited| awaited.position) != first {
             let until = now + limits.receipt_timeout;
             self.awaited = first.map(|position| Awaited { position, until });
         }
     }
 
+    /// A released entry was acknowledged long ago, and is not in the window.
+    fn first_unanswered(&self) -> Option<Position> {
+        match self.releasing {
+            Releasing::Sent(position) => Some(position),
+            _ => self.window.first_unanswered(),
+        }
+    }
+
     fn settle(&mut self, position: Position, how: Settled) {
-        if self.window.settle(position, how) {
+        let released = matches!(self.releasing, Releasing::Sent(sent) if sent == position);
+        if released {
+            self.releasing = Releasing::Nothing;
+        }
+        if released || self.window.settle(position, how) {
             self.known = self.known.max(Some(position));
             if let Session::Open { failures, .. } = &mut self.session {
                 *failures = 0;
@@ -371,10 +395,6 @@ impl<E> Flow<E> {
     ) -> Vec<Outgoing<E>> {
         let mut batch = Vec::new();
         while let Some(position) = self.window.next_ready() {
-            if self.known >= Some(position) {
-                self.window.settle_next(Settled::Duplicate);
-                continue;
-            }
             if self.holds_back(position, now) {
                 break;
             }
@@ -387,6 +407,58 @@ impl<E> Flow<E> {
             self.await_receipts(now, limits);
         }
         batch
+    }
+
+    /// Sends the released entry, as the first of its incarnation, unless it was refused just now.
+    pub(super) fn next_released(
+        &mut self,
+        now: Time,
+        limits: &Limits,
+        accounting: &mut Accounting,
+    ) -> Option<Outgoing<E>> {
+        let Releasing::Ready(position, _) = self.releasing else { return None };
+        if self.holds_back(position, now) {
+            return None;
+        }
+        let releasing = std::mem::replace(&mut self.releasing, Releasing::Sent(position));
+        let Releasing::Ready(_, entry) = releasing else { unreachable!("it was just seen") };
+        accounting.sends += 1;
+        self.await_receipts(now, limits);
+        Some(Outgoing { previous: None, position, entry })
+    }
+
+    /// Nothing is in doubt, and everything that the remote holds was read and acknowledged.
+    pub(super) fn has_caught_up(&self) -> bool {
+        self.may_send().is_some()
+            && self.first_unanswered().is_none()
+            && (self.is_at_the_end() || self.window.has_unsent())
+    }
+
+    /// The entry was acknowledged, as far as can be told from what was read.
+    pub(super) fn is_past(&self, position: Position) -> bool {
+        self.window.first().map_or_else(|| self.is_at_the_end(), |first| first > position)
+    }
+
+    /// Every entry was read and acknowledged.
+    fn is_at_the_end(&self) -> bool {
+        let waits = matches!(self.asking, Asking::Waiting | Asking::Ended);
+        self.window.is_empty() && waits && self.reads_in_storage() == 0
+    }
+
+    /// What the remote is known to hold.
+    pub(super) fn known(&self) -> Option<Position> {
+        self.known
+    }
+
+    /// The entry that was refused last, and how often in a row.
+    pub(super) fn refused(&self) -> Option<(Position, u32)> {
+        self.refused.as_ref().map(|refused| (refused.position, refused.retry.failures))
+    }
+
+    /// The entry that holds up all others because it is not readable.
+    pub(super) fn unreadable(&self) -> Option<Position> {
+        let alone = self.may_send().is_some() && self.first_unanswered().is_none();
+        self.window.first_unreadable().filter(|_| alone).map(|(position, _)| position)
     }
 
     /// Entries behind the refused one need no holding back: sends are in order.
@@ -497,9 +569,25 @@ impl<E> Flow<E> {
         waited
     }
 
-    pub(super) fn delivered(&mut self, entries: Vec<Delivered<E>>) {
+    /// What the remote holds, and what was passed over, is not sent, readable or not.
+    pub(super) fn delivered(
+        &mut self,
+        entries: Vec<Delivered<E>>,
+        kept: &BTreeMap<Position, Kept>,
+    ) {
         self.read_failures = 0;
-        entries.into_iter().for_each(|entry| self.window.push(entry));
+        for entry in entries {
+            let (held, passes) = (
+                self.known >= Some(entry.position),
+                matches!(entry.content, crate::window::Content::Pass(_)),
+            );
+            let settled = match kept.contains_key(&entry.position) {
+                true => Some(Settled::Quarantined),
+                false if held && !passes => Some(Settled::Duplicate),
+                false => None,
+            };
+            self.window.push(entry, settled);
+        }
     }
 
     pub(super) fn read_failed(&mut self, now: Time, message: Arc<str>, limits: &Limits) {
@@ -510,6 +598,11 @@ impl<E> Flow<E> {
         let failures = self.read_failures;
         let at = now + limits.read_backoff.delay(failures);
         self.read_retry = Some(Retry { at, failures, message });
+    }
+
+    /// No failed read is waited for.
+    pub(super) fn may_fetch(&self) -> bool {
+        self.read_retry.is_none()
     }
 
     /// A timer that has struck must go, or the driver would find it due for ever.
@@ -561,7 +654,11 @@ impl<E> Flow<E> {
     /// The refusal, while its entry is the next to be sent.
     fn held_back(&self) -> Option<&RefusedHead> {
         let sending = self.may_send().is_some();
-        self.refused.as_ref().filter(|r| sending && self.window.first_ready() == Some(r.position))
+        let next = match self.releasing {
+            Releasing::Ready(position, _) => Some(position),
+            _ => self.window.first_ready(),
+        };
+        self.refused.as_ref().filter(|refused| sending && next == Some(refused.position))
     }
 
     pub(super) fn reason(&self) -> Reason {
@@ -584,6 +681,12 @@ impl<E> Flow<E> {
             let Retry { failures, message, .. } = &refused.retry;
             let position = refused.position;
             return Reason::Refused { position, times: *failures, message: message.clone() };
+        }
+        if let Releasing::Asked(position) = self.releasing {
+            return Reason::Releasing { position };
+        }
+        if let Releasing::Sent(first) = self.releasing {
+            return Reason::AwaitingReceipts { entries: 1, first };
         }
         if let Some((position, message)) = self.window.first_unreadable() {
             return Reason::Unreadable { position, message: message.clone() };
@@ -623,6 +726,7 @@ impl<E> Flow<E> {
             }
             Reason::AwaitingReceipts { .. } => Wake::Remote(after(self.receipts_due())),
             Reason::Reading => Wake::Storage(after(self.read_due)),
+            Reason::Storing { .. } | Reason::Releasing { .. } => Wake::Read,
             Reason::WaitingForEntries => Wake::Append,
             Reason::Unexplained => Wake::Nothing,
         }

@@ -7,6 +7,7 @@ use georepl_cursor::{
 };
 use georepl_storage::Time;
 
+use crate::change::{Change, Command, CommandRefused};
 use crate::session::{Incarnation, OpenError, Outgoing, Receipt, SessionId};
 use crate::window::Delivered;
 
@@ -89,6 +90,13 @@ pub enum Input<E> {
         /// Why, for people.
         message: Arc<str>,
     },
+    /// An operator asks for something; answered by [`Output::Answered`], in order.
+    Command(Command),
+    /// The change that was under way is durable, with the number of entries that it acknowledged;
+    /// or it is made and could not be stored.
+    Stored(Result<u64, Arc<str>>),
+    /// The answer to [`Output::Fetch`].
+    Fetched(Result<Delivered<E>, Arc<str>>),
     /// Time has passed.
     Tick,
     /// A part outside the machine broke a promise; the replicator ends with this reason.
@@ -120,6 +128,14 @@ pub enum Output<E> {
         /// The entries.
         batch: Vec<Outgoing<E>>,
     },
+    /// Change the cursor; answer with [`Input::Stored`].
+    Change(Change),
+    /// Store again what was changed; answer with [`Input::Stored`].
+    Persist,
+    /// Read the entry at a position, which was acknowledged; answer with [`Input::Fetched`].
+    Fetch(Position),
+    /// A command was carried out, and acknowledged so many entries, or was refused.
+    Answered(Result<u64, CommandRefused>),
     /// Acknowledge every entry before `through`.
     Acknowledge {
         /// The first entry that is not acknowledged.

@@ -1,0 +1,158 @@
+//! Changes of the cursor and its record that must be durable before anything else is sent.
+
+use georepl_cursor::{Kept, Position, Progress, StartAt};
+use georepl_storage::Advice;
+
+use crate::session::Incarnation;
+use crate::why::StopReason;
+
+/// What becomes of an entry that the remote refuses again and again, or that is not readable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Poison {
+    /// It holds up what follows until somebody acts. Nothing is ever passed over.
+    #[default]
+    Block,
+    /// It is passed over and kept for [`Command::Release`] or [`Command::Discard`], while there is
+    /// room: a topic's order is broken for that entry, and the others go on.
+    Quarantine {
+        /// After so many refusals in a row, at least 1; at once when it is not readable.
+        after: u32,
+    },
+}
+
+/// What an operator asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Command {
+    /// Go on from there, back or forth, in a new incarnation: what the remote holds already is sent
+    /// to it again on purpose.
+    Seek(StartAt),
+    /// Pass over the next so many entries that are not acknowledged.
+    Skip(u64),
+    /// Send an entry that lies in quarantine, before anything else.
+    Release(Position),
+    /// Give up an entry that lies in quarantine.
+    Discard(Position),
+}
+
+/// Why a command was not carried out. Nothing changed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum CommandRefused {
+    /// The entry is not in quarantine.
+    #[error("{0} does not lie in quarantine")]
+    NotQuarantined(Position),
+    /// The replicator has ended for good and no longer owns its cursor.
+    #[error("the replicator ended for good: {0}; make a new one")]
+    Ended(StopReason),
+}
+
+impl CommandRefused {
+    /// What to do about it.
+    pub const fn advice(&self) -> Advice {
+        match self {
+            Self::NotQuarantined(_) => Advice::GiveUp,
+            Self::Ended(_) => Advice::Reopen,
+        }
+    }
+}
+
+/// A change of the cursor. A replicator that makes one has no session meanwhile, and what it does
+/// next follows from the changed record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Change {
+    /// Acknowledge exactly what lies before a place.
+    Seek {
+        /// The place.
+        to: StartAt,
+        /// The incarnation that begins.
+        incarnation: Incarnation,
+    },
+    /// Acknowledge the next so many entries.
+    Skip(u64),
+    /// Note that an entry is passed over. It stays in the topic.
+    Quarantine(Position),
+    /// Note that an entry in quarantine is to be sent.
+    Release(Position),
+    /// Begin an incarnation in which an entry that was passed over can be sent.
+    Begin(Incarnation),
+    /// Note that a released entry is published.
+    Delivered(Position),
+    /// Note that an entry in quarantine is given up.
+    Discard(Position),
+}
+
+impl Change {
+    /// Changes what is stored with the cursor.
+    pub fn apply(&self, progress: &mut Progress) {
+        let kept = &mut progress.kept;
+        match *self {
+            Self::Skip(_) => {}
+            Self::Quarantine(position) => drop(kept.insert(position, Kept::Quarantined)),
+            Self::Release(position) => drop(kept.insert(position, Kept::Released)),
+            Self::Discard(position) => drop(kept.remove(&position)),
+            Self::Begin(incarnation) => begin(progress, incarnation),
+            Self::Delivered(position) => {
+                kept.remove(&position);
+                progress.last_published = progress.last_published.max(Some(position));
+            }
+            Self::Seek { to, incarnation } => {
+                // What lies behind the place is sent again as any other entry.
+                match to {
+                    StartAt::Earliest => kept.clear(),
+                    StartAt::Position(position) => drop(kept.split_off(&position)),
+                    StartAt::Latest => {}
+                }
+                begin(progress, incarnation);
+            }
+        }
+    }
+}
+
+/// Nothing of it is published yet.
+fn begin(progress: &mut Progress, incarnation: Incarnation) {
+    progress.incarnation = incarnation.0;
+    progress.last_published = None;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(entry: u64) -> Position {
+        format!("7:{entry}").parse().unwrap()
+    }
+
+    fn changed(change: Change) -> Progress {
+        let kept = [(at(1), Kept::Quarantined), (at(5), Kept::Released)].into();
+        let last_published = Some(at(9));
+        let mut progress =
+            Progress { incarnation: 2, last_published, kept, ..Progress::default() };
+        change.apply(&mut progress);
+        progress
+    }
+
+    #[test]
+    fn seek_begins_an_incarnation_and_replaces_what_it_reads_again() {
+        let incarnation = Incarnation(3);
+        let table = [
+            (StartAt::Earliest, vec![]),
+            (StartAt::Position(at(1)), vec![]),
+            (StartAt::Position(at(5)), vec![at(1)]),
+            (StartAt::Latest, vec![at(1), at(5)]),
+        ];
+        for (to, left) in table {
+            let progress = changed(Change::Seek { to, incarnation });
+            assert_eq!(progress.kept.into_keys().collect::<Vec<_>>(), left, "{to:?}");
+            assert_eq!((progress.incarnation, progress.last_published), (3, None));
+        }
+    }
+
+    #[test]
+    fn released_entry_is_published_in_the_incarnation_that_begins_for_it() {
+        let begun = changed(Change::Begin(Incarnation(3)));
+        assert_eq!((begun.incarnation, begun.last_published), (3, None));
+        let mut delivered = begun;
+        Change::Delivered(at(5)).apply(&mut delivered);
+        assert_eq!(delivered.last_published, Some(at(5)));
+        assert_eq!(delivered.kept, [(at(1), Kept::Quarantined)].into());
+    }
+}
