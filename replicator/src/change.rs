@@ -124,8 +124,7 @@ mod tests {
     fn changed(change: Change) -> Progress {
         let kept = [(at(1), Kept::Quarantined), (at(5), Kept::Released)].into();
         let last_published = Some(at(9));
-        let mut progress =
-            Progress { incarnation: 2, last_published, kept, ..Progress::default() };
+        let mut progress = Progress { incarnation: 2, last_published, kept, ..Progress::default() };
         change.apply(&mut progress);
         progress
     }

@@ -367,9 +367,7 @@ impl Task {
             }
             Event::Stored(stored) => self.stored(stored),
             Event::Fetched(fetched) => Input::Fetched(
-                fetched
-                    .map(|entry| self.deliver(entry))
-                    .map_err(|error| error.to_string().into()),
+                fetched.map(|entry| self.deliver(entry)).map_err(|error| error.to_string().into()),
             ),
             Event::Command { command, reply } => {
                 self.replies.push_back(reply);

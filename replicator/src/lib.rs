@@ -12,6 +12,7 @@ mod limits;
 mod why;
 
 mod change;
+
 mod config;
 
 mod window;

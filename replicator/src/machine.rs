@@ -603,7 +603,10 @@ impl<E> Machine<E> {
                 flow.opening(session, until);
             }
             self.accounting.sessions += 1;
-            self.outputs.push_back(Output::Open { session, incarnation: Incarnation(self.progress.incarnation) });
+            self.outputs.push_back(Output::Open {
+                session,
+                incarnation: Incarnation(self.progress.incarnation),
+            });
         }
     }
 

@@ -22,6 +22,8 @@ use crate::producer::{
 use crate::session::{OpenError, Outgoing, Receipt};
 use crate::why::{Reason, Wake};
 
+mod changing;
+
 const TOPIC: &str = "persistent://acme/eu/orders";
 
 struct OneTopic(EmbeddedTopic);
@@ -83,6 +85,12 @@ async fn topic() -> EmbeddedTopic {
 }
 
 async fn topic_on_bookies() -> (EmbeddedTopic, Arc<Reads>) {
+    // Small ledgers, so that every test crosses from one to the next.
+    let config = ManagedLedgerConfig { ledger_entries_max: 7, ..ManagedLedgerConfig::default() };
+    topic_with(config).await
+}
+
+async fn topic_with(config: ManagedLedgerConfig) -> (EmbeddedTopic, Arc<Reads>) {
     let bookies = ["b1", "b2", "b3", "b4"].map(BookieId::from);
     let inner = MemoryBookies::new(bookies.clone());
     let memory = Arc::new(Reads { inner, kept: Mutex::default() });
@@ -90,8 +98,6 @@ async fn topic_on_bookies() -> (EmbeddedTopic, Arc<Reads>) {
     let registry = Arc::new(MemoryBookieRegistry::new(bookies));
     let client =
         LedgerClient::new(memory.clone(), store.clone(), registry, ClientConfig::default());
-    // Small ledgers, so that every test crosses from one to the next.
-    let config = ManagedLedgerConfig { ledger_entries_max: 7, ..ManagedLedgerConfig::default() };
     let ledger = ManagedLedger::open(TOPIC, client, store, config).await.unwrap();
     let clock: WallClock = Arc::new(SystemTime::now);
     let config = EmbeddedTopicConfig { frame_bytes_max: 1_000, clock };

@@ -167,7 +167,8 @@ impl<E> Machine<E> {
         };
         let Changing { change, by, then, .. } = changing.clone();
         change.apply(&mut self.progress);
-        self.newest_incarnation = self.newest_incarnation.max(Incarnation(self.progress.incarnation));
+        self.newest_incarnation =
+            self.newest_incarnation.max(Incarnation(self.progress.incarnation));
         self.begun = match change {
             Change::Begin(_) => self.released(),
             Change::Seek { .. } | Change::Release(_) => None,

@@ -44,7 +44,10 @@ struct Tested {
 impl Tested {
     /// Started, connected and rewound to the first entry; the first read is asked for.
     fn started(limits: Limits) -> Self {
-        let mut tested = Self { machine: Machine::new(limits, Poison::Block, 9, &Progress::default()), now: at(0) };
+        let mut tested = Self {
+            machine: Machine::new(limits, Poison::Block, 9, &Progress::default()),
+            now: at(0),
+        };
         assert!(matches!(tested.input(Input::Start)[..], [Output::Open { .. }]));
         let held = Held::Through(None);
         let outputs = tested.input(Input::Opened { session: session(1), held });
@@ -241,7 +244,10 @@ fn entry_that_becomes_the_first_without_a_receipt_gets_its_full_time() {
 
 #[test]
 fn opening_that_times_out_is_no_lost_link_and_no_receipt_timeout() {
-    let mut tested = Tested { machine: Machine::new(Limits::default(), Poison::Block, 9, &Progress::default()), now: at(0) };
+    let mut tested = Tested {
+        machine: Machine::new(Limits::default(), Poison::Block, 9, &Progress::default()),
+        now: at(0),
+    };
     tested.input(Input::Start);
     assert_eq!(tested.tick(at(10)), [Output::Close(session(1))]);
     assert_eq!(tested.machine.accounting().links_lost, 0);
