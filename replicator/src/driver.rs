@@ -206,8 +206,8 @@ impl Replicator {
     ///
     /// A replicator that is stopped or blocked may be started or unblocked, so it is waited for
     /// without an end: put a timeout around the call, and ask [`Replicator::why`] when it strikes.
-    /// What somebody else acknowledges on the cursor is noticed at the replicator's next turn; one
-    /// that is blocked by an unreadable entry has none, and is stopped and started after a skip.
+    /// What somebody else acknowledges on the cursor is noticed at the replicator's next turn, and
+    /// one that is blocked has none: use [`Replicator::skip`].
     /// Cancel-safe: a dropped call leaves nothing behind.
     ///
     /// # Errors

@@ -207,7 +207,7 @@ impl<E> Machine<E> {
             {
                 (Reason::Reading, Wake::Read)
             }
-            Life::Running(flow) => (flow.reason(), flow.wake(now)),
+            Life::Running(flow) => (self.reason(), flow.wake(now)),
         };
         Why { reason, since: now.saturating_since(self.reason_since.1), wake, backlog }
     }
@@ -299,7 +299,7 @@ impl<E> Machine<E> {
         match &self.life {
             Life::Stopped(reason) => Reason::Stopped(reason.clone()),
             Life::Changing(changing) => changing.reason(),
-            Life::Running(flow) => flow.reason(),
+            Life::Running(flow) => self.unless_full(flow.reason()),
         }
     }
 

@@ -158,6 +158,13 @@ pub enum Reason {
         /// What is wrong with it.
         message: Arc<str>,
     },
+    /// The entry would go to quarantine, but nothing more has room there.
+    QuarantineFull {
+        /// Which entry.
+        position: Position,
+        /// What is wrong with it.
+        message: Arc<str>,
+    },
     /// A change of the cursor is being stored, and nothing is sent before it is.
     Storing {
         /// Why it was not stored the last time.
@@ -200,6 +207,7 @@ impl Reason {
             Self::Rewinding(_) => "rewinding",
             Self::Refused { .. } => "refused",
             Self::Unreadable { .. } => "unreadable",
+            Self::QuarantineFull { .. } => "quarantine-full",
             Self::Storing { .. } => "storing",
             Self::Releasing { .. } => "releasing",
             Self::ReadFailed { .. } => "read-failed",
@@ -241,6 +249,13 @@ impl fmt::Display for Reason {
                 write!(
                     f,
                     "{position} is not readable: {message}; mend it and start anew, or skip it"
+                )
+            }
+            Self::QuarantineFull { position, message } => {
+                write!(
+                    f,
+                    "{position} cannot be published ({message}), and the quarantine is full; \
+                     release or discard what lies there"
                 )
             }
             Self::Storing { failed } => {

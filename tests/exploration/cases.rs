@@ -1,10 +1,11 @@
 //! Faults that happened to others, each as a short script, and then run to the end without faults.
 
-use crate::world::{Action, Bounds, Fault, Rules, World};
+use crate::world::{Action, Bounds, Fault, Persistence, Rules, World};
 use Action::{
     Answer, Append, Arrive, EmptyRead, HangRead, LinkLost, Read, ReadError, Refuse, Retry, Start,
     Stop, TakeCompletion, Timeout,
 };
+use georepl_replicator::Poison;
 use georepl_tests::explore::World as _;
 
 const BOUNDS: Bounds = Bounds {
@@ -21,6 +22,10 @@ const BOUNDS: Bounds = Bounds {
     slow_appends: false,
     late_answers: false,
     waits: 0,
+    commands: &[],
+    orders: 0,
+    poison: Poison::Block,
+    persistence: Persistence::AtOnce,
     rules: Rules::All,
     kinds: &[
         Fault::Refuse,

@@ -8,8 +8,9 @@ mod world;
 
 use std::io::Write as _;
 
+use georepl_replicator::Poison;
 use georepl_tests::explore::{Report, Violation, explore};
-use world::{Bounds, Fault, Rules, World, mark};
+use world::{Bounds, Fault, Order, Persistence, Rules, World, mark};
 
 const BOUNDS: Bounds = Bounds {
     entries: 4,
@@ -25,6 +26,10 @@ const BOUNDS: Bounds = Bounds {
     slow_appends: false,
     late_answers: false,
     waits: 0,
+    commands: &[],
+    orders: 0,
+    poison: Poison::Block,
+    persistence: Persistence::AtOnce,
     kinds: &[],
     rules: Rules::All,
 };
@@ -162,4 +167,51 @@ fn window_holds_no_more_bytes_than_its_bound_and_one_entry() {
     let bytes = Bounds { kinds, window: 4, window_bytes: 3, reads_in_flight: 2, ..BOUNDS };
     check(bytes, mark::DRAINED | mark::REFUSED);
     check(Bounds { window_bytes: 5, ..bytes }, mark::DRAINED | mark::REFUSED);
+}
+
+/// A refusal is enough for the quarantine, and the source may crash between any two steps.
+const KEPT: Bounds = Bounds {
+    poison: Poison::Quarantine { after: 1 },
+    persistence: Persistence::Later,
+    entries: 3,
+    present: 2,
+    ..BOUNDS
+};
+
+#[test]
+fn what_is_passed_over_is_noted_first_and_comes_once_when_it_is_released() {
+    let commands = &[Order::Release, Order::Discard];
+    let kinds = &[Fault::Refuse, Fault::Crash, Fault::PersistFails];
+    let reached = mark::DRAINED | mark::QUARANTINED | mark::RELEASED | mark::STORING;
+    check(Bounds { kinds, commands, orders: 1, ..KEPT }, reached | mark::LATE_SEND);
+    let kinds = &[Fault::Refuse, Fault::LinkLost, Fault::AppendFailed];
+    let slow = Bounds { slow_appends: true, persistence: Persistence::AtOnce, ..KEPT };
+    check(Bounds { kinds, commands, orders: 1, ..slow }, mark::DRAINED | mark::RELEASED);
+    check(
+        Bounds { kinds: &[Fault::Crash], commands, orders: 2, unreadable: 0b010, ..KEPT },
+        mark::DRAINED | mark::QUARANTINED,
+    );
+}
+
+#[test]
+fn skips_and_seeks_while_entries_are_sent_and_released_lose_nothing_else() {
+    let commands = &[Order::Skip, Order::SeekBack, Order::SeekForward, Order::Release];
+    let kinds = &[Fault::Refuse, Fault::Crash, Fault::LinkLost];
+    let reached = mark::DRAINED | mark::QUARANTINED | mark::RELEASED | mark::STORING;
+    check(Bounds { kinds, commands, orders: 2, faults: 1, ..KEPT }, reached);
+}
+
+#[test]
+fn restored_copies_of_either_side_block_or_lose_nothing() {
+    let commands = &[Order::SeekBack];
+    let kinds = &[Fault::Crash, Fault::LoseLog, Fault::LinkLost];
+    let reached = mark::DRAINED | mark::BEHIND | mark::STORING;
+    check(Bounds { kinds, commands, orders: 1, ..KEPT }, reached);
+}
+
+#[test]
+fn acknowledgements_that_a_crash_forgets_are_made_again() {
+    let kinds = &[Fault::Crash, Fault::LinkLost, Fault::Refuse];
+    let later = Bounds { persistence: Persistence::Later, entries: 3, ..BOUNDS };
+    check(Bounds { kinds, filtered: [0b010, 0b000], window: 3, ..later }, mark::DRAINED);
 }

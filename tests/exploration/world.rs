@@ -6,23 +6,26 @@
 //! late, and answers of older sessions too; answers arrive in any order.
 
 mod outside;
+mod owner;
 mod ports;
 mod rules;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
-use georepl_cursor::{Generation, Offset, Position, ReadId, ReadOutcome};
+use georepl_cursor::{Generation, Kept, Offset, Position, Progress, ReadId, ReadOutcome};
 use georepl_replicator::target::{Answered, Opening, Target, Verdict};
 use georepl_replicator::{
-    Backoff, Content, Delivered, Held, Incarnation, Input, Limits, OpenError, PassReason, Reason,
-    Receipt, Refusal, SessionId, State, Stop, Watermark, run,
+    Backoff, Content, Delivered, Held, Incarnation, Input, Limits, OpenError, PassReason, Poison,
+    Reason, Receipt, Refusal, SessionId, State, Stop, Watermark, run,
 };
 use georepl_storage::{EntryId, LedgerId, Time};
 
 use georepl_tests::explore;
 pub use outside::Outside;
 use outside::Topic;
+pub use owner::{Order, Persistence};
+use owner::{Owner, Stored};
 use ports::{NetworkSide, SourceSide};
 pub use rules::{Rules, mark};
 
@@ -61,6 +64,11 @@ pub struct Bounds {
     pub late_answers: bool,
     /// How often half of a timeout passes.
     pub waits: u8,
+    /// What operators may ask for, and how often.
+    pub commands: &'static [Order],
+    pub orders: u8,
+    pub poison: Poison,
+    pub persistence: Persistence,
     /// Which faults may happen.
     pub kinds: &'static [Fault],
     pub rules: Rules,
@@ -105,6 +113,10 @@ pub enum Fault {
     OthersRewind,
     /// Others read through the cursor.
     OthersRead,
+    /// The source crashes: what was acknowledged and not stored is forgotten.
+    Crash,
+    /// A change of the cursor is made and not stored.
+    PersistFails,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -148,6 +160,7 @@ pub enum Action {
     /// The next timeout strikes.
     Timeout,
     Outside(Outside),
+    Owner(Owner),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -190,6 +203,7 @@ pub struct World {
     mailbox: VecDeque<(ReadId, ReadOutcome<u8>)>,
     open_reads: BTreeSet<ReadId>,
     replicator: Replicator,
+    limits: Limits,
     now: Time,
     /// In the network, first in first out per session.
     sent: Vec<(SessionId, Message)>,
@@ -198,10 +212,22 @@ pub struct World {
     dead: Option<SessionId>,
     target: Target,
     /// Sessions and entries whose appends are in progress at the remote.
-    in_progress: VecDeque<(SessionId, u8)>,
+    in_progress: VecDeque<(SessionId, Incarnation, u8)>,
     log: Vec<u8>,
+    /// Of each entry of the log.
+    incarnations: Vec<Incarnation>,
+    /// What is durable of the cursor, and what is under way to it.
+    stored: Stored,
+    orders: u8,
+    /// Which owner of the cursor this is: the first, or the one after so many crashes.
+    owner: u64,
+    /// Entries that a change acknowledged, stored or not.
+    acknowledged_by_order: u8,
+    /// How often everything was sent again on purpose.
+    seeks: u8,
     /// What the remote held before it lost some of it.
     backup: Vec<u8>,
+    kept_incarnations: Vec<Incarnation>,
     /// Acknowledged entries that it lost.
     lost: u8,
     topic: Topic,
@@ -268,7 +294,8 @@ impl World {
             storage: Vec::new(),
             mailbox: VecDeque::new(),
             open_reads: BTreeSet::new(),
-            replicator: Replicator::new(limits, 1, None),
+            replicator: Replicator::new(limits.clone(), bounds.poison, 1, &Progress::default()),
+            limits,
             now: Time::ZERO,
             sent: Vec::new(),
             answers: Vec::new(),
@@ -276,7 +303,14 @@ impl World {
             target: Target::new(SessionId::default(), Incarnation(1), None),
             in_progress: VecDeque::new(),
             log: Vec::new(),
+            incarnations: Vec::new(),
+            stored: Stored::default(),
+            orders: bounds.orders,
+            owner: 1,
+            acknowledged_by_order: 0,
+            seeks: 0,
             backup: Vec::new(),
+            kept_incarnations: Vec::new(),
             lost: 0,
             topic: Topic::Open,
             taken: false,
@@ -328,10 +362,12 @@ impl World {
             mailbox: &mut self.mailbox,
             open_reads: &mut self.open_reads,
             effects: &mut self.effects,
+            stored: &mut self.stored,
         };
         let mut network = NetworkSide { sent: &mut self.sent, sends: 0 };
         run(&mut self.replicator, self.now, input, &mut cursor, &mut network);
         self.effects.sends += network.sends;
+        self.follow_change();
     }
 
     fn drain_cursor(&mut self) {
@@ -341,6 +377,7 @@ impl World {
             mailbox: &mut self.mailbox,
             open_reads: &mut self.open_reads,
             effects: &mut self.effects,
+            stored: &mut self.stored,
         }
         .drain();
     }
@@ -400,7 +437,8 @@ impl World {
             Message::Send { previous, position, entry } => {
                 match self.target.offer(session, previous, watermark(entry)) {
                     Verdict::Take => {
-                        self.in_progress.push_back((session, entry));
+                        let incarnation = self.target.incarnation();
+                        self.in_progress.push_back((session, incarnation, entry));
                         None
                     }
                     Verdict::Duplicate => Some(Answer::Receipt(Receipt::Duplicate(position))),
@@ -418,17 +456,19 @@ impl World {
     }
 
     fn durable(&mut self) {
-        let (session, entry) = self.in_progress.pop_front().expect("enabled when there is one");
-        self.store(entry);
+        let (session, incarnation, entry) =
+            self.in_progress.pop_front().expect("enabled when there is one");
+        self.store(incarnation, entry);
         self.answers.push((session, Answer::Receipt(Receipt::Published(position(entry)))));
         let answered = self.target.durable(1);
         self.opened(answered);
     }
 
     fn append_fails(&mut self, stored: bool) {
-        let (_, entry) = self.in_progress.pop_front().expect("enabled when there is one");
+        let (_, incarnation, entry) =
+            self.in_progress.pop_front().expect("enabled when there is one");
         if stored {
-            self.store(entry);
+            self.store(incarnation, entry);
         }
         // What follows a failed append in the same ledger fails with it.
         self.reload();
@@ -440,7 +480,7 @@ impl World {
         self.in_progress.clear();
         let lost = self.target.open_session();
         self.target.failed();
-        let held = self.log.last().map(|&entry| watermark(entry));
+        let held = self.last_of(self.target.incarnation()).map(watermark);
         let newest = self.target.newest();
         self.target = Target::new(newest, self.target.incarnation(), held);
         match lost {
@@ -459,17 +499,28 @@ impl World {
         }
     }
 
-    fn store(&mut self, entry: u8) {
-        let excused = self.passed | self.skipped;
+    /// The last entry of the remote's log that it took in this incarnation.
+    fn last_of(&self, incarnation: Incarnation) -> Option<u8> {
+        let mut stored = self.log.iter().zip(&self.incarnations).rev();
+        stored.find(|(_, of)| **of == incarnation).map(|(&entry, _)| entry)
+    }
+
+    fn store(&mut self, incarnation: Incarnation, entry: u8) {
+        let excused = self.passed | self.skipped | self.stored.kept();
         let lower_missing =
             (0..entry).find(|lower| !self.log.contains(lower) && excused >> lower & 1 == 0);
         if let Some(lower) = lower_missing {
             self.breaks(format!("S8: {entry} is stored although {lower} is not and has no reason"));
         }
-        if self.log.last().is_some_and(|&last| last >= entry) {
+        if self.last_of(incarnation).is_some_and(|last| last >= entry) {
             self.breaks(format!("S6: {entry} is stored after {:?}", self.log));
         }
+        let copies = self.log.iter().filter(|&&stored| stored == entry).count();
+        if copies > self.seeks.into() {
+            self.breaks(format!("S7: {entry} is stored again: {:?}", self.log));
+        }
         self.log.push(entry);
+        self.incarnations.push(incarnation);
     }
 
     fn breaks(&mut self, what: String) {
@@ -531,6 +582,7 @@ impl World {
             && self.sent.is_empty()
             && !self.answers.iter().any(|(of, _)| self.is_current(*of))
             && self.in_progress.is_empty()
+            && self.stored.is_settled()
             && self.retry_is_next() != Some(true)
     }
 
@@ -549,7 +601,7 @@ impl World {
             self.dead = None;
         }
         let mut sessions: BTreeSet<SessionId> = self.sent.iter().map(|(of, _)| *of).collect();
-        sessions.extend(self.in_progress.iter().map(|(of, _)| *of));
+        sessions.extend(self.in_progress.iter().map(|(of, ..)| *of));
         sessions.extend(session);
         sessions.extend(self.target.open_session());
         // Even numbers for those that occur, odd ones for what lies between.
@@ -572,7 +624,7 @@ impl World {
         self.target.renumber(&rank);
         self.sent.iter_mut().for_each(|(of, _)| *of = rank(*of));
         self.answers.iter_mut().for_each(|(of, _)| *of = rank(*of));
-        self.in_progress.iter_mut().for_each(|(of, _)| *of = rank(*of));
+        self.in_progress.iter_mut().for_each(|(of, ..)| *of = rank(*of));
         self.dead = self.dead.map(rank);
         self.cursor.renumber(generation(current));
         self.storage
@@ -651,6 +703,7 @@ impl explore::World for World {
             None => {}
         }
         actions.extend(self.outside_actions().into_iter().map(Action::Outside));
+        actions.extend(self.owner_actions().into_iter().map(Action::Owner));
         actions
     }
 
@@ -663,7 +716,8 @@ impl explore::World for World {
             | Action::Durable
             | Action::Answer(_)
             | Action::Retry
-            | Action::Outside(Outside::Restore) => true,
+            | Action::Outside(Outside::Restore)
+            | Action::Owner(Owner::Persist | Owner::Fetched) => true,
             Action::Read(index) => !self.storage[index].hangs,
             Action::Timeout | Action::StorageGivesUp(_) => self.is_quiet(),
             _ => false,
@@ -725,6 +779,7 @@ impl explore::World for World {
                 self.strike();
             }
             Action::Outside(action) => self.outside(action)?,
+            Action::Owner(action) => self.own(action),
         }
         self.check(rewinding_before)?;
         self.rename();
@@ -732,7 +787,9 @@ impl explore::World for World {
     }
 
     fn is_goal(&self) -> bool {
+        let released = self.replicator.progress().kept.values().any(|k| *k == Kept::Released);
         let drained = self.replicator.state() == State::Started
+            && !released
             && self.cursor.backlog() == 0
             && self.is_quiet()
             && self.cursor.waiting_read().is_some();

@@ -223,9 +223,29 @@ impl<E> Machine<E> {
 
     /// Full, it passes over nothing more: the entry holds up what follows.
     fn quarantine(&mut self, position: Position) {
-        let kept = &self.progress.kept;
-        if kept.len() < KEPT_MAX || kept.contains_key(&position) {
+        if self.has_room_for(position) {
             self.begin_change(Change::Quarantine(position), By::Policy);
+        }
+    }
+
+    fn has_room_for(&self, position: Position) -> bool {
+        let kept = &self.progress.kept;
+        kept.len() < KEPT_MAX || kept.contains_key(&position)
+    }
+
+    /// The reason, or that the policy would end it if there were room.
+    pub(super) fn unless_full(&self, reason: Reason) -> Reason {
+        let Poison::Quarantine { after } = self.poison else { return reason };
+        match reason {
+            Reason::Unreadable { position, message } if !self.has_room_for(position) => {
+                Reason::QuarantineFull { position, message }
+            }
+            Reason::Refused { position, times, message }
+                if times >= after && !self.has_room_for(position) =>
+            {
+                Reason::QuarantineFull { position, message }
+            }
+            other => other,
         }
     }
 }

@@ -718,6 +718,8 @@ impl<E> Flow<E> {
             Reason::Connecting { .. } if self.open_due().is_some() => {
                 Wake::Remote(after(self.open_due()))
             }
+            // What the machine makes of others.
+            Reason::QuarantineFull { .. } => Wake::Operator,
             Reason::Connecting { .. } | Reason::Refused { .. } | Reason::ReadFailed { .. } => {
                 Wake::Timer(after(self.wake_at()))
             }

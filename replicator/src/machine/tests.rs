@@ -1,10 +1,11 @@
 //! The machine alone, in virtual time: inputs, and the outputs that follow.
 
-use georepl_cursor::{Offset, ReadFailed, ReadLimits};
+use georepl_cursor::{KEPT_MAX, Offset, ReadFailed, ReadLimits, StartAt};
 use georepl_storage::{EntryId, LedgerId};
 
 use super::*;
-use crate::session::Refusal;
+use crate::change::{Change, CommandRefused};
+use crate::session::{Outgoing, Refusal};
 use crate::why::Wake;
 use crate::window::Content;
 
@@ -354,4 +355,177 @@ fn failure_of_whoever_runs_it_ends_it_for_good() {
     assert_eq!(tested.machine.ended(), Some(&reason));
     assert!(tested.input(Input::Start).is_empty());
     assert!(tested.machine.accounting().balances());
+}
+
+const AFTER_TWO: Poison = Poison::Quarantine { after: 2 };
+
+fn kept(entries: impl IntoIterator<Item = u64>, how: Kept) -> Progress {
+    let kept = entries.into_iter().map(|n| (position(n), how)).collect();
+    Progress { kept, ..Progress::default() }
+}
+
+impl Tested {
+    fn keeping(progress: &Progress) -> Self {
+        let machine = Machine::new(reads(1), AFTER_TWO, 9, progress);
+        let mut tested = Self { machine, now: at(0) };
+        tested.input(Input::Start);
+        tested
+    }
+
+    /// The session that is being opened is open, and the cursor is rewound.
+    fn opened(&mut self, held: Option<u64>, rewound: u64) -> Vec<Output<u64>> {
+        let session = self.machine.session().expect("a session is being opened");
+        let held = Held::Through(held.map(position));
+        assert_eq!(self.input(Input::Opened { session, held }), [Output::Rewind]);
+        self.rewound(rewound)
+    }
+
+    fn refuses(&mut self, entry: u64) -> Vec<Output<u64>> {
+        let session = self.machine.session().expect("a session is open");
+        let refusal = Refusal { message: "no".into() };
+        let receipts = vec![Receipt::Refused(position(entry), refusal)];
+        self.input(Input::Receipts { session, receipts })
+    }
+}
+
+fn changes(outputs: &[Output<u64>]) -> Option<Change> {
+    outputs.iter().find_map(|output| match output {
+        Output::Change(change) => Some(*change),
+        _ => None,
+    })
+}
+
+#[test]
+fn nothing_is_sent_behind_a_refused_entry_before_its_quarantine_is_durable() {
+    let mut tested = Tested::keeping(&Progress::default());
+    tested.opened(None, 0);
+    tested.dispatched(0);
+    tested.completed(0, entries(0..2));
+    assert_eq!(changes(&tested.refuses(0)), None, "the first refusal is tried again");
+    tested.opened(None, 0);
+    tested.dispatched(0);
+    tested.completed(0, entries(0..2));
+    tested.tick(tested.machine.wake_at().unwrap());
+    let outputs = tested.refuses(0);
+    assert_eq!(changes(&outputs), Some(Change::Quarantine(position(0))));
+    assert_eq!((tested.machine.session(), tested.machine.state()), (None, State::Starting));
+
+    // It is not stored at once; only storing it is tried again.
+    assert!(tested.input(Input::Stored(Err("no bookie answers".into()))).is_empty());
+    let failed = Some("no bookie answers".into());
+    assert_eq!(tested.reason(), Reason::Storing { failed });
+    let outputs = tested.tick(tested.machine.wake_at().unwrap());
+    assert_eq!(outputs, [Output::Persist]);
+    let outputs = tested.input(Input::Stored(Ok(0)));
+    assert!(matches!(outputs[..], [Output::Open { .. }]), "{outputs:?}");
+    tested.opened(None, 0);
+    tested.dispatched(0);
+    let outputs = tested.completed(0, entries(0..2));
+    let through = |output: &Output<u64>| matches!(output, Output::Acknowledge { .. });
+    assert!(outputs.iter().any(through), "the entry is passed over: {outputs:?}");
+    assert_eq!(tested.machine.accounting().quarantined, 1);
+    assert_eq!(tested.machine.last_published(), None, "and is not published");
+}
+
+#[test]
+fn released_entry_waits_for_what_is_in_doubt_and_is_first_in_its_incarnation() {
+    let progress = kept([0], Kept::Released);
+    let mut tested = Tested::keeping(&progress);
+    // The remote holds 2, and only 1 is acknowledged.
+    tested.opened(Some(2), 2);
+    tested.dispatched(2);
+    let outputs = tested.completed(2, entries(2..4));
+    assert_eq!(changes(&outputs), Some(Change::Begin(Incarnation(2))));
+    let sent = |output: &Output<u64>| matches!(output, Output::Send { .. });
+    assert!(!outputs.iter().any(sent), "3 is not sent before it: {outputs:?}");
+    let acknowledged = outputs.iter().any(|output| matches!(output, Output::Acknowledge { .. }));
+    assert!(acknowledged, "2 is: {outputs:?}");
+    let outputs = tested.input(Input::Stored(Ok(0)));
+    let begun = Output::Open { session: session(2), incarnation: Incarnation(2) };
+    assert_eq!(outputs, [begun]);
+    let outputs = tested.opened(None, 3);
+    assert!(outputs.contains(&Output::Fetch(position(0))), "{outputs:?}");
+    let content = Content::Send(0);
+    let fetched = Delivered { position: position(0), bytes: 10, content };
+    let outputs = tested.input(Input::Fetched(Ok(fetched)));
+    let first = Outgoing { previous: None, position: position(0), entry: 0 };
+    assert_eq!(outputs, [Output::Send { session: session(2), batch: vec![first] }]);
+    let outputs = tested.published([0]);
+    assert_eq!(changes(&outputs), Some(Change::Delivered(position(0))));
+    tested.input(Input::Stored(Ok(0)));
+    assert!(tested.machine.progress().kept.is_empty());
+    tested.opened(Some(0), 3);
+    tested.dispatched(3);
+    let outputs = tested.completed(3, entries(3..4));
+    let next = Outgoing { previous: Some(position(0)), position: position(3), entry: 3 };
+    assert_eq!(outputs[0], Output::Send { session: session(3), batch: vec![next] });
+}
+
+#[test]
+fn released_entry_that_is_not_acknowledged_yet_does_not_overtake_what_is_before_it() {
+    let mut tested = Tested::keeping(&kept([1], Kept::Released));
+    tested.opened(None, 0);
+    tested.dispatched(0);
+    let outputs = tested.completed(0, entries(0..3));
+    assert!(matches!(outputs[0], Output::Send { .. }), "{outputs:?}");
+    assert_eq!(changes(&outputs), None);
+    assert_eq!(changes(&tested.published([0, 2])), None, "it is past it, and has more to read");
+    let outputs = tested.waits(3);
+    assert_eq!(changes(&outputs), Some(Change::Begin(Incarnation(2))));
+}
+
+#[test]
+fn full_quarantine_blocks_and_says_so() {
+    let full = kept(1..=KEPT_MAX as u64, Kept::Quarantined);
+    let mut tested = Tested::keeping(&full);
+    for _ in 0..2 {
+        tested.opened(None, 0);
+        tested.dispatched(0);
+        tested.completed(0, entries(0..1));
+        // The second time it is sent after a delay.
+        tested.tick(at(1));
+        assert_eq!(changes(&tested.refuses(0)), None);
+    }
+    tested.opened(None, 0);
+    tested.dispatched(0);
+    tested.completed(0, entries(0..1));
+    let full = Reason::QuarantineFull { position: position(0), message: "no".into() };
+    assert_eq!(tested.reason(), full);
+}
+
+#[test]
+fn commands_are_carried_out_one_after_the_other_and_refused_at_the_end() {
+    let mut tested = Tested::started(reads(1));
+    let outputs = tested.input(Input::Command(Command::Skip(3)));
+    assert_eq!(outputs, [Output::Close(session(1)), Output::Change(Change::Skip(3))]);
+    assert!(tested.input(Input::Command(Command::Seek(StartAt::Earliest))).is_empty());
+    let seek = Change::Seek { to: StartAt::Earliest, incarnation: Incarnation(2) };
+    let outputs = tested.input(Input::Stored(Ok(3)));
+    assert_eq!(outputs, [Output::Answered(Ok(3)), Output::Change(seek)]);
+    tested.input(Input::Command(Command::Skip(1)));
+    tested.input(Input::Stop(Stop::Now));
+    let outputs = tested.input(Input::CursorClosed);
+    let refused = Output::Answered(Err(CommandRefused::Ended(StopReason::CursorClosed)));
+    assert_eq!(outputs, [refused.clone(), refused]);
+    assert_eq!(tested.machine.accounting().skipped, 3);
+}
+
+#[test]
+fn seek_is_the_answer_to_a_later_incarnation_and_goes_above_it() {
+    let mut tested = Tested {
+        machine: Machine::new(reads(1), Poison::Block, 9, &Progress::default()),
+        now: at(0),
+    };
+    tested.input(Input::Start);
+    let (asked, newest) = (Incarnation(1), Incarnation(7));
+    let error = OpenError::LaterIncarnation { asked, newest };
+    tested.input(Input::OpenFailed { session: session(1), error });
+    assert!(tested.machine.ended().is_some());
+    let outputs = tested.input(Input::Command(Command::Seek(StartAt::Latest)));
+    let seek = Change::Seek { to: StartAt::Latest, incarnation: Incarnation(8) };
+    assert_eq!(outputs, [Output::Change(seek)]);
+    tested.input(Input::Stored(Ok(0)));
+    let outputs = tested.input(Input::Start);
+    let open = Output::Open { session: session(2), incarnation: Incarnation(8) };
+    assert_eq!(outputs, [open]);
 }

@@ -173,8 +173,11 @@ impl World {
     fn lose_log(&mut self, kept: usize) {
         self.backup = self.log.clone();
         self.log.truncate(kept);
+        self.kept_incarnations = self.incarnations.clone();
+        self.incarnations.truncate(kept);
         for &entry in &self.backup[kept..] {
-            self.lost |= u8::from(entry < self.mark_delete()) << entry;
+            let acknowledged = self.mark_delete.max(self.stored.mark_delete());
+            self.lost |= u8::from(u64::from(entry) < acknowledged.get()) << entry;
         }
         self.reload();
     }
@@ -182,6 +185,7 @@ impl World {
     fn restore(&mut self) {
         if !self.backup.is_empty() {
             self.log = std::mem::take(&mut self.backup);
+            self.incarnations = std::mem::take(&mut self.kept_incarnations);
             self.lost = 0;
             self.reload();
         }
@@ -192,6 +196,7 @@ impl World {
     pub(super) fn went_on(&mut self) {
         if !self.is_blocked() {
             self.backup.clear();
+            self.kept_incarnations.clear();
             self.lost = 0;
         }
     }

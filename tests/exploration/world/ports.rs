@@ -6,8 +6,11 @@ use georepl_cursor::{
     MarkDeleteRefused, Offset, Output as CursorOutput, Position, ReadId, ReadLimits, ReadOutcome,
     ReadRefused, ReadStart, Rewound,
 };
-use georepl_replicator::{CursorPort, Incarnation, Outgoing, RemotePort, SessionId};
+use georepl_replicator::{
+    Change, CommandRefused, CursorPort, Incarnation, Outgoing, RemotePort, SessionId,
+};
 
+use super::owner::{Stored, offset_of};
 use super::{Cursor, Effects, Fetch, Message};
 
 pub(super) struct SourceSide<'a> {
@@ -16,6 +19,7 @@ pub(super) struct SourceSide<'a> {
     pub(super) mailbox: &'a mut VecDeque<(ReadId, ReadOutcome<u8>)>,
     pub(super) open_reads: &'a mut BTreeSet<ReadId>,
     pub(super) effects: &'a mut Effects,
+    pub(super) stored: &'a mut Stored,
 }
 
 impl SourceSide<'_> {
@@ -74,6 +78,33 @@ impl CursorPort for SourceSide<'_> {
         self.drain();
         answer
     }
+
+    fn change(&mut self, change: Change) {
+        let before = self.cursor.mark_delete_offset();
+        match change {
+            Change::Seek { to, .. } => {
+                self.cursor.reset(offset_of(to, self.cursor.end())).expect("it is open");
+            }
+            Change::Skip(entries) => {
+                let to = self.cursor.place_after(entries);
+                self.cursor.mark_delete(to, None).expect("within the topic");
+            }
+            _ => {}
+        }
+        change.apply(self.cursor.progress_mut());
+        self.stored.begin(change, before);
+        self.drain();
+    }
+
+    fn persist(&mut self) {
+        self.stored.again();
+    }
+
+    fn fetch(&mut self, position: Position) {
+        self.stored.fetching = Some(position.entry.get() as u8);
+    }
+
+    fn answered(&mut self, _: Result<u64, CommandRefused>) {}
 }
 
 pub(super) struct NetworkSide<'a> {

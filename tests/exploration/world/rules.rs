@@ -7,7 +7,7 @@ use georepl_replicator::{Reason, State, StopReason, Wake};
 use georepl_storage::Time;
 
 use super::outside::Topic;
-use super::{ENTRY_BYTES, LONG, World};
+use super::{ENTRY_BYTES, LONG, World, position};
 use georepl_tests::explore;
 
 /// What is checked.
@@ -40,6 +40,9 @@ pub mod mark {
     pub const CLOSED: u32 = 1 << 15;
     pub const MOVED: u32 = 1 << 16;
     pub const RECEIPT_LATE: u32 = 1 << 17;
+    pub const QUARANTINED: u32 = 1 << 18;
+    pub const RELEASED: u32 = 1 << 19;
+    pub const STORING: u32 = 1 << 20;
 }
 
 impl World {
@@ -156,7 +159,9 @@ impl World {
         }
         self.mark_delete = mark_delete;
         for entry in 0..self.mark_delete() {
-            let excused = (self.passed | self.skipped | self.lost) >> entry & 1 == 1;
+            let kept = self.cursor.progress().kept.contains_key(&position(entry));
+            let ordered = self.skipped | self.acknowledged_by_order;
+            let excused = kept || (self.passed | ordered | self.lost) >> entry & 1 == 1;
             if !self.log.contains(&entry) && !excused {
                 return Err(format!(
                     "S1: {entry} is acknowledged, but not published and without a reason"
@@ -248,6 +253,9 @@ impl World {
             (matches!(ended, Some(StopReason::CursorClosed)), mark::CLOSED),
             (self.moved, mark::MOVED),
             (self.unanswered.is_some_and(|(_, since)| since > Duration::ZERO), mark::RECEIPT_LATE),
+            (!self.replicator.progress().kept.is_empty(), mark::QUARANTINED),
+            (self.is_releasing(), mark::RELEASED),
+            (self.is_storing(), mark::STORING),
         ]
         .into_iter()
         .filter_map(|(holds, mark)| holds.then_some(mark))

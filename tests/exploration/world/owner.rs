@@ -1,0 +1,228 @@
+//! The source's own state: what is stored of the cursor, crashes, and what operators ask for.
+
+use georepl_cursor::{Kept, Offset, Position, Progress, StartAt};
+use georepl_replicator::{Change, Command, Input, State};
+
+use super::{Cursor, Fault, Replicator, World, position};
+
+/// When what is acknowledged is durable. A change is durable when that is said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Persistence {
+    AtOnce,
+    /// A crash forgets it.
+    Later,
+}
+
+/// What an operator asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Order {
+    /// Pass over the next entry.
+    Skip,
+    SeekBack,
+    SeekForward,
+    /// Send, or give up, the first entry in quarantine.
+    Release,
+    Discard,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Owner {
+    Persist,
+    PersistFails,
+    /// Storage has read the entry that was released.
+    Fetched,
+    Crash,
+    Order(Order),
+}
+
+/// What is durable of the cursor, and what is under way to it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Stored {
+    mark_delete: Offset,
+    progress: Progress,
+    passed_over: u8,
+    changing: Option<(Change, Offset)>,
+    storing: Storing,
+    pub(super) fetching: Option<u8>,
+    /// A change that the world has not seen yet.
+    fresh: Option<(Change, Offset)>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+enum Storing {
+    #[default]
+    Idle,
+    UnderWay,
+}
+
+impl Stored {
+    pub(super) fn begin(&mut self, change: Change, before: Offset) {
+        self.changing = Some((change, before));
+        self.fresh = self.changing;
+        self.storing = Storing::UnderWay;
+    }
+
+    pub(super) fn again(&mut self) {
+        self.storing = Storing::UnderWay;
+    }
+
+    pub(super) fn is_settled(&self) -> bool {
+        self.storing == Storing::Idle && self.fetching.is_none()
+    }
+
+    /// Entries (bits) of which it is durable, or was once, that they were passed over: sends of that
+    /// time may land late.
+    pub(super) fn kept(&self) -> u8 {
+        self.passed_over
+    }
+
+    pub(super) fn mark_delete(&self) -> Offset {
+        self.mark_delete
+    }
+}
+
+pub(super) fn offset_of(to: StartAt, end: Offset) -> Offset {
+    match to {
+        StartAt::Earliest => Offset::ZERO,
+        StartAt::Latest => end,
+        StartAt::Position(position) => Offset::new(position.entry.get()),
+    }
+}
+
+fn bits<'a>(positions: impl IntoIterator<Item = &'a Position>) -> u8 {
+    positions.into_iter().map(|at| 1 << at.entry.get()).sum()
+}
+
+/// Entries (bits) from one place to another.
+fn between(from: Offset, to: Offset) -> u8 {
+    (from.get()..to.get()).map(|entry| 1 << entry).sum()
+}
+
+impl World {
+    pub(super) fn owner_actions(&self) -> Vec<Owner> {
+        let mut actions = Vec::new();
+        let mut on = |enabled: bool, action| {
+            if enabled {
+                actions.push(action)
+            }
+        };
+        let storing = self.stored.storing == Storing::UnderWay;
+        // What is acknowledged is stored by itself now and then, which matters before a crash only.
+        let later = self.bounds.persistence == Persistence::Later
+            && self.faults > 0
+            && self.stored.mark_delete != self.cursor.mark_delete_offset();
+        on(storing || later, Owner::Persist);
+        on(storing && self.may(Fault::PersistFails), Owner::PersistFails);
+        on(self.stored.fetching.is_some(), Owner::Fetched);
+        on(self.may(Fault::Crash), Owner::Crash);
+        if self.orders > 0 && self.stored.changing.is_none() {
+            for &order in self.bounds.commands {
+                on(self.command(order).is_some(), Owner::Order(order));
+            }
+        }
+        actions
+    }
+
+    fn command(&self, order: Order) -> Option<Command> {
+        let kept = || self.replicator.progress().kept.iter().next();
+        let quarantined = || kept().filter(|(_, kept)| **kept == Kept::Quarantined);
+        let backlog = self.cursor.backlog() > 0;
+        match order {
+            Order::Skip => Some(Command::Skip(1)).filter(|_| backlog),
+            Order::SeekBack => Some(Command::Seek(StartAt::Earliest)),
+            Order::SeekForward => Some(Command::Seek(StartAt::Latest)).filter(|_| backlog),
+            Order::Release => quarantined().map(|(at, _)| Command::Release(*at)),
+            Order::Discard => kept().map(|(at, _)| Command::Discard(*at)),
+        }
+    }
+
+    pub(super) fn own(&mut self, action: Owner) {
+        match action {
+            Owner::Persist => self.persist(),
+            Owner::PersistFails => {
+                self.fault().stored.storing = Storing::Idle;
+                self.input(Input::Stored(Err("no bookie answers".into())));
+            }
+            Owner::Fetched => {
+                let entry = self.stored.fetching.take().expect("enabled when there is one");
+                let delivered = self.decide(entry);
+                self.input(Input::Fetched(Ok(delivered)));
+            }
+            Owner::Crash => self.fault().crash(),
+            Owner::Order(order) => {
+                self.orders -= 1;
+                let command = self.command(order).expect("enabled when there is one");
+                self.input(Input::Command(command));
+            }
+        }
+    }
+
+    /// A snapshot takes along all that there is.
+    fn persist(&mut self) {
+        self.keep();
+        self.stored.storing = Storing::Idle;
+        if let Some((change, before)) = self.stored.changing.take() {
+            if let Change::Discard(position) = change {
+                self.skipped |= bits([&position]);
+            }
+            let acknowledged = self.stored.mark_delete.get().saturating_sub(before.get());
+            self.skipped |= between(before, self.stored.mark_delete);
+            self.input(Input::Stored(Ok(acknowledged)));
+        }
+    }
+
+    fn keep(&mut self) {
+        self.stored.mark_delete = self.cursor.mark_delete_offset();
+        self.stored.progress = self.cursor.progress().clone();
+        self.stored.passed_over |= bits(self.stored.progress.kept.keys());
+    }
+
+    /// What followed from a change at once; and without crashes everything is stored at once.
+    pub(super) fn follow_change(&mut self) {
+        if let Some((change, before)) = self.stored.fresh.take() {
+            self.failed = true;
+            if let Change::Seek { .. } = change {
+                self.seeks += 1;
+                self.mark_delete = self.mark_delete.min(self.cursor.mark_delete_offset());
+            }
+            if let Change::Discard(position) = change {
+                self.acknowledged_by_order |= bits([&position]);
+            }
+            // Acknowledged in memory; nothing may be sent before it is durable.
+            self.acknowledged_by_order |= between(before, self.cursor.mark_delete_offset());
+        }
+        if self.bounds.persistence == Persistence::AtOnce && self.stored.changing.is_none() {
+            self.keep();
+        }
+    }
+
+    fn crash(&mut self) {
+        let end = self.cursor.end();
+        let (mark_delete, progress) = (self.stored.mark_delete, self.stored.progress.clone());
+        self.cursor = Cursor::restored(mark_delete, Default::default(), progress.clone(), end);
+        self.owner += 1;
+        let (limits, poison) = (self.limits.clone(), self.bounds.poison);
+        self.replicator = Replicator::new(limits, poison, self.owner, &progress);
+        self.storage.clear();
+        self.mailbox.clear();
+        self.open_reads.clear();
+        self.stored.changing = None;
+        self.stored.storing = Storing::Idle;
+        self.stored.fetching = None;
+        self.mark_delete = mark_delete;
+        self.moved = false;
+        self.failed = false;
+        self.acknowledged_by_order = 0;
+    }
+
+    pub(super) fn is_storing(&self) -> bool {
+        self.replicator.state() != State::Stopped && self.stored.changing.is_some()
+    }
+
+    pub(super) fn is_releasing(&self) -> bool {
+        let kept = &self.replicator.progress().kept;
+        kept.iter().any(|(at, kept)| {
+            *kept == Kept::Released && self.log.iter().any(|&entry| position(entry) == *at)
+        })
+    }
+}
