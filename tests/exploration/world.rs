@@ -261,6 +261,7 @@ struct Effects {
     reads: u8,
     sends: u8,
     rewinds: u8,
+    changes: u8,
     broken: Option<String>,
 }
 
@@ -781,7 +782,10 @@ impl explore::World for World {
             Action::Outside(action) => self.outside(action)?,
             Action::Owner(action) => self.own(action),
         }
+        let changed = self.effects.changes > 0;
         self.check(rewinding_before)?;
+        // A flow that begins anew rewinds once, whatever the one before it did in this step.
+        self.failed |= changed;
         self.rename();
         Ok(())
     }

@@ -180,7 +180,7 @@ impl World {
     /// What followed from a change at once; and without crashes everything is stored at once.
     pub(super) fn follow_change(&mut self) {
         if let Some((change, before)) = self.stored.fresh.take() {
-            self.failed = true;
+            self.effects.changes += 1;
             if let Change::Seek { .. } = change {
                 self.seeks += 1;
                 self.mark_delete = self.mark_delete.min(self.cursor.mark_delete_offset());
