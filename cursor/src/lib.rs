@@ -28,6 +28,9 @@ mod stats;
 #[cfg(feature = "io")]
 mod managed_ledger;
 
+#[cfg(feature = "io")]
+mod listing;
+
 #[cfg(all(test, feature = "io"))]
 mod testing;
 
@@ -42,6 +45,8 @@ pub use cursor::{
     ACKED_RANGES_MAX, DeleteError, ManagedCursor, MarkDeleteError, OpenCursorError,
     ReadEntriesError, ReadSink,
 };
+#[cfg(feature = "io")]
+pub use listing::{topic_exists, topics};
 #[cfg(feature = "io")]
 pub use managed_ledger::{
     AppendBatch, AppendError, AppendPermit, BacklogQuota, BeyondQuota, ChangeError, CloseError,

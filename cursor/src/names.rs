@@ -30,6 +30,16 @@ pub(crate) fn persistence_path(name: &str) -> Result<String, InvalidName> {
     Ok(path)
 }
 
+/// The name of the topic whose managed ledger is `path`.
+pub(crate) fn name_of(path: &str) -> String {
+    match path.split('/').collect::<Vec<_>>()[..] {
+        [tenant, namespace, "persistent", topic] => {
+            format!("persistent://{tenant}/{namespace}/{}", decoded(topic))
+        }
+        _ => path.to_owned(),
+    }
+}
+
 /// The key of a topic's record.
 pub(crate) fn topic_key(path: &str) -> String {
     format!("managed-ledgers/{path}")
