@@ -27,6 +27,7 @@ Examples:
   georepl demo --input app.log --no-faults   the lines of a file
   seq 1000 | georepl demo --input -          standard input
   georepl demo --topics 4                    four topics at once
+  georepl demo --data /tmp/demo              two regions on disk, which stay there
   georepl demo --plant swapped               see the audit fail
   georepl demo --json > report.json          the report for programs
 
@@ -49,6 +50,10 @@ pub(crate) struct DemoArgs {
     /// Inject no faults
     #[arg(long)]
     pub(crate) no_faults: bool,
+    /// Keep the regions in DIR/west and DIR/east instead of in memory. A bookie that is killed is
+    /// only cut off then, and keeps what it holds
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data: Option<PathBuf>,
     /// Decides where in the traffic the faults fall
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) seed: u64,

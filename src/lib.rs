@@ -10,7 +10,9 @@ pub use georepl_cursor as cursor;
 pub use georepl_replicator as replicator;
 pub use georepl_storage as storage;
 
-pub use region::{CloseRegionError, Region, RegionConfig};
+pub use region::{
+    Absent, CloseRegionError, Memory, MissingBookie, OpenRegionError, Region, RegionBuilder,
+};
 
 /// The readme's example is compiled and run with the tests.
 #[cfg(doctest)]

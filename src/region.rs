@@ -1,92 +1,147 @@
-//! A whole region in this process: bookies, their metadata, and topics.
+//! A whole region in this process: bookies, their metadata, and topics, in memory or in a directory.
+
+mod builder;
+mod directory;
+mod error;
+mod garbage;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use async_trait::async_trait;
-use georepl_cursor::{CloseError, ManagedLedger, ManagedLedgerConfig, Refusal};
+use georepl_cursor::{
+    DeleteError, ManagedLedger, ManagedLedgerConfig, Refusal, topic_exists, topics,
+};
 use georepl_replicator::{EmbeddedTopic, EmbeddedTopicConfig, EmbeddedTopics};
 use georepl_storage::fault::FaultTransport;
 use georepl_storage::{
-    Advice, BookieId, ClientConfig, LedgerClient, MemoryBookieRegistry, MemoryBookies,
-    MemoryMetadataStore, MetadataStore,
+    BookieRegistry, BookieTransport, ClientConfig, DeleteLedgersError, DurableBookies,
+    LedgerClient, LedgerId, MemoryBookieRegistry, MemoryBookies, MetadataError, MetadataStore,
+    RegisteredBookie,
 };
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, Notify};
+use tokio::task::JoinSet;
 
-/// Settings of a [`Region`].
-#[derive(Clone, Debug)]
-pub struct RegionConfig {
-    /// Bookies of the region, at least the ensemble size of `ledgers`. Default 4.
-    pub bookies: usize,
-    /// Settings of what reads and writes the ledgers.
-    pub client: ClientConfig,
-    /// Settings of every topic's ledgers. Default E 3, WQ 3, AQ 2.
-    pub ledgers: ManagedLedgerConfig,
-    /// Settings of every topic.
-    pub topics: EmbeddedTopicConfig,
-}
+pub use builder::RegionBuilder;
+pub use directory::Absent;
+use directory::Directory;
+pub use error::{CloseRegionError, MissingBookie, OpenRegionError};
 
-impl Default for RegionConfig {
-    fn default() -> Self {
-        Self {
-            bookies: 4,
-            client: ClientConfig::default(),
-            ledgers: ManagedLedgerConfig::default(),
-            topics: EmbeddedTopicConfig::default(),
-        }
-    }
-}
-
-/// The last ledger of a topic could not be closed, so that its end is not recorded.
-#[derive(Debug, thiserror::Error)]
-#[error("topic {topic} of region {region} was not closed: {error}")]
-pub struct CloseRegionError {
-    region: Arc<str>,
-    topic: String,
-    #[source]
-    error: CloseError,
-}
-
-impl CloseRegionError {
-    /// What to do about it.
-    pub const fn advice(&self) -> Advice {
-        self.error.advice()
-    }
-}
-
-/// A region in memory. Its topics are made when they are first asked for, and kept. A topic whose
-/// log failed is opened again when it is next asked for; its cursors must be opened again too.
-#[derive(Debug)]
+/// A region. Its topics are made when they are first asked for, and kept. A topic whose log failed is opened again when
+/// it is next asked for; its cursors must be opened again too.
+///
+/// What is acknowledged in a region on disk survives the process and a loss of power. Dropping the region without
+/// [`Region::close`] is safe, but the next opening has to recover the last ledger of each topic; the drop may block for
+/// as long as the disk takes over what was accepted.
+///
+/// Entries of deleted ledgers are dropped by its bookies after deletions and at its opening. If retention has a time,
+/// its open topics are trimmed from time to time.
+///
+/// ```
+/// # use georepl::{Region, replicator::EmbeddedTopics};
+/// # use georepl::replicator::message::{MessageMetadata, compose};
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let temporary = tempfile::tempdir()?;
+/// # let directory = temporary.path().join("west");
+/// let west = Region::open(directory).await?;
+/// let topic = west.topic("persistent://public/default/orders").await.map_err(|e| e.to_string())?;
+/// topic.publish(compose(&MessageMetadata::default(), b"first")).await?;
+/// west.close().await?;
+/// # Ok(())
+/// # }
+/// ```
 pub struct Region {
     name: Arc<str>,
-    config: RegionConfig,
-    bookies: Arc<MemoryBookies>,
+    settings: Settings,
+    bookies: Arc<Bookies>,
     transport: Arc<FaultTransport>,
-    registry: Arc<MemoryBookieRegistry>,
-    store: Arc<MemoryMetadataStore>,
+    store: Arc<dyn MetadataStore>,
     client: LedgerClient,
-    topics: Arc<Mutex<BTreeMap<String, EmbeddedTopic>>>,
+    topics: Topics,
+    missing: Vec<MissingBookie>,
+    tasks: parking_lot::Mutex<JoinSet<()>>,
+    /// Last, so that it is let go when the files are closed.
+    directory: Option<Directory>,
+}
+
+type Topics = Arc<Mutex<BTreeMap<String, EmbeddedTopic>>>;
+
+/// Of everything that a region opens.
+#[derive(Clone, Debug, Default)]
+struct Settings {
+    client: ClientConfig,
+    ledgers: ManagedLedgerConfig,
+    topics: EmbeddedTopicConfig,
+}
+
+/// The bookies of a region in memory, for audits, planted damage and faults.
+#[derive(Debug)]
+pub struct Memory {
+    /// What they hold.
+    pub bookies: Arc<MemoryBookies>,
+    /// Which of them the region counts on.
+    pub registry: Arc<MemoryBookieRegistry>,
+}
+
+enum Bookies {
+    Memory(Memory),
+    Disk(Arc<DurableBookies>),
 }
 
 impl Region {
-    /// An empty region.
-    pub fn in_memory(name: impl Into<Arc<str>>, config: RegionConfig) -> Self {
-        let name = name.into();
-        let ids: Vec<_> = (1..=config.bookies)
-            .map(|n| BookieId::from(format!("{name}-bookie-{n}").as_str()))
-            .collect();
-        let bookies = Arc::new(MemoryBookies::new(ids.clone()));
-        let transport = Arc::new(FaultTransport::new(bookies.clone()));
-        let registry = Arc::new(MemoryBookieRegistry::new(ids));
-        let store = Arc::new(MemoryMetadataStore::new());
-        let client = LedgerClient::new(
-            transport.clone(),
-            store.clone(),
-            registry.clone(),
-            config.client.clone(),
-        );
-        let topics = Arc::default();
-        Self { name, config, bookies, transport, registry, store, client, topics }
+    /// Opens the region in a directory, or begins one there, with default settings.
+    ///
+    /// # Errors
+    /// As [`RegionBuilder::open`], which says more.
+    pub async fn open(directory: impl Into<PathBuf>) -> Result<Self, OpenRegionError> {
+        Self::builder().open(directory).await
+    }
+
+    /// Settings, and with them a region in memory or in a directory.
+    pub fn builder() -> RegionBuilder {
+        RegionBuilder::default()
+    }
+
+    fn start(
+        name: Arc<str>,
+        settings: Settings,
+        bookies: Bookies,
+        store: Arc<dyn MetadataStore>,
+        missing: Vec<MissingBookie>,
+        directory: Option<Directory>,
+    ) -> Self {
+        let deleted = Arc::new(Notify::new());
+        // What an earlier process has deleted.
+        deleted.notify_one();
+        let store: Arc<dyn MetadataStore> = Arc::new(garbage::Watched::new(store, deleted.clone()));
+        let bookies = Arc::new(bookies);
+        let transport = Arc::new(FaultTransport::new(bookies.transport()));
+        let registry = bookies.registry();
+        let client =
+            LedgerClient::new(transport.clone(), store.clone(), registry, settings.client.clone());
+        let topics = Topics::default();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(collect_garbage(Arc::downgrade(&bookies), Arc::downgrade(&store), deleted));
+        if let Some(time) = settings.ledgers.retention.time.filter(|time| !time.is_zero()) {
+            tasks.spawn(trim_from_time_to_time(Arc::downgrade(&topics), time));
+        }
+        let tasks = parking_lot::Mutex::new(tasks);
+        Self {
+            name,
+            settings,
+            bookies,
+            transport,
+            store,
+            client,
+            topics,
+            missing,
+            tasks,
+            directory,
+        }
     }
 
     /// The region's name, which is its cluster's.
@@ -94,19 +149,37 @@ impl Region {
         &self.name
     }
 
-    /// The bookies, for audits and planted damage.
-    pub fn bookies(&self) -> &MemoryBookies {
-        &self.bookies
+    /// Where the process that holds the region may serve others; none in memory.
+    pub fn socket(&self) -> Option<PathBuf> {
+        self.directory.as_ref().map(Directory::socket)
+    }
+
+    /// Where the region of this directory is served, if it is.
+    pub fn socket_in(directory: &Path) -> PathBuf {
+        directory::socket_in(directory)
+    }
+
+    /// The bookies that could not be opened, and why.
+    pub fn missing(&self) -> &[MissingBookie] {
+        &self.missing
+    }
+
+    /// The bookies that serve now.
+    pub fn registered(&self) -> Arc<[RegisteredBookie]> {
+        self.bookies.registry().bookies().borrow().clone()
+    }
+
+    /// The bookies of a region in memory; none on disk.
+    pub fn memory(&self) -> Option<&Memory> {
+        match &*self.bookies {
+            Bookies::Memory(memory) => Some(memory),
+            Bookies::Disk(_) => None,
+        }
     }
 
     /// The way to the bookies, for faults on it.
     pub fn transport(&self) -> &FaultTransport {
         &self.transport
-    }
-
-    /// Which bookies the region counts on.
-    pub fn registry(&self) -> &MemoryBookieRegistry {
-        &self.registry
     }
 
     /// Opens read handles on the region's ledgers.
@@ -116,27 +189,62 @@ impl Region {
 
     /// Where the records of the region's topics, cursors and ledgers are.
     pub fn store(&self) -> Arc<dyn MetadataStore> {
-        Arc::<MemoryMetadataStore>::clone(&self.store)
+        self.store.clone()
     }
 
-    /// The settings.
-    pub fn config(&self) -> &RegionConfig {
-        &self.config
+    /// The settings of every topic's ledgers.
+    pub fn ledgers(&self) -> &ManagedLedgerConfig {
+        &self.settings.ledgers
     }
 
-    /// Closes every topic: its appends are decided and its end is recorded. May be called again.
+    /// The full names of the region's topics, sorted.
     ///
     /// # Errors
-    /// [`CloseRegionError`] of the first topic that was not closed; those after it stay open.
+    /// [`MetadataError`].
+    pub async fn topics(&self) -> Result<Vec<String>, MetadataError> {
+        topics(&*self.store).await
+    }
+
+    /// The topic of that full name, if there is one. Unlike [`EmbeddedTopics::topic`] it makes none.
+    ///
+    /// # Errors
+    /// What is wrong, for people.
+    pub async fn existing_topic(&self, name: &str) -> Result<Option<EmbeddedTopic>, Arc<str>> {
+        match topic_exists(&*self.store, name).await.map_err(words)? {
+            true => self.topic(name).await.map(Some),
+            false => Ok(None),
+        }
+    }
+
+    /// Deletes a topic that is open, with its cursors. It may be made again.
+    ///
+    /// # Errors
+    /// [`DeleteError`]; ask for the topic and delete it again.
+    pub async fn delete_topic(&self, topic: &EmbeddedTopic) -> Result<(), DeleteError> {
+        let mut topics = self.topics.lock().await;
+        let deleted = topic.ledger().delete().await;
+        // Deleted or not, this handle is closed.
+        topics.remove(topic.ledger().name());
+        deleted
+    }
+
+    /// Closes every topic: its appends are decided, its end is recorded, and what its cursors acknowledged is stored.
+    /// May be called again.
+    ///
+    /// # Errors
+    /// [`CloseRegionError`] of the first topic that was not closed; all were tried.
     pub async fn close(&self) -> Result<(), CloseRegionError> {
-        for (name, topic) in &*self.topics.lock().await {
+        let mut tasks = std::mem::take(&mut *self.tasks.lock());
+        tasks.shutdown().await;
+        let topics = self.topics.lock().await;
+        let closing = topics.iter().map(async |(name, topic)| {
             topic.ledger().close().await.map_err(|error| CloseRegionError {
-                region: Arc::clone(&self.name),
+                region: self.name.clone(),
                 topic: name.clone(),
                 error,
-            })?;
-        }
-        Ok(())
+            })
+        });
+        futures::future::join_all(closing).await.into_iter().collect()
     }
 }
 
@@ -160,7 +268,7 @@ impl EmbeddedTopics for Region {
                 }
             },
         };
-        let (client, store, config) = (self.client.clone(), self.store(), self.config.clone());
+        let (client, store, settings) = (self.client.clone(), self.store(), self.settings.clone());
         let name = name.to_owned();
         // A task of its own, so that a caller who goes leaves no log behind that is open and not
         // known to anybody.
@@ -168,9 +276,9 @@ impl EmbeddedTopics for Region {
             if let Some(failed) = &failed {
                 failed.ledger().close().await.map_err(words)?;
             }
-            let log = ManagedLedger::open(&name, client, store, config.ledgers).await;
+            let log = ManagedLedger::open(&name, client, store, settings.ledgers).await;
             let log = log.map_err(words)?;
-            let opened = EmbeddedTopic::open(log.clone(), config.topics).await.map_err(words);
+            let opened = EmbeddedTopic::open(log.clone(), settings.topics).await.map_err(words);
             match &opened {
                 Ok(topic) => drop(topics.insert(name, topic.clone())),
                 Err(_) => log.close().await.map_err(words)?,
@@ -180,6 +288,84 @@ impl EmbeddedTopics for Region {
         opening.await.unwrap_or_else(|error| Err(words(error)))
     }
 }
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let directory = self.directory.as_ref();
+        f.debug_struct("Region")
+            .field("name", &self.name)
+            .field("directory", &directory)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Bookies {
+    fn transport(&self) -> Arc<dyn BookieTransport> {
+        match self {
+            Self::Memory(memory) => memory.bookies.clone(),
+            Self::Disk(bookies) => bookies.clone(),
+        }
+    }
+
+    fn registry(&self) -> Arc<dyn BookieRegistry> {
+        match self {
+            Self::Memory(memory) => memory.registry.clone(),
+            Self::Disk(bookies) => bookies.registry(),
+        }
+    }
+
+    async fn retain_ledgers(
+        &self,
+        keep: impl Fn(LedgerId) -> bool + Send + Sync + 'static,
+    ) -> Result<(), DeleteLedgersError> {
+        match self {
+            Self::Memory(memory) => {
+                memory.bookies.retain_ledgers(keep);
+                Ok(())
+            }
+            Self::Disk(bookies) => bookies.retain_ledgers(keep).await,
+        }
+    }
+}
+
+/// Lets the bookies drop what was deleted, each time that something was, as long as the region is there.
+async fn collect_garbage(
+    bookies: Weak<Bookies>,
+    store: Weak<dyn MetadataStore>,
+    deleted: Arc<Notify>,
+) {
+    loop {
+        deleted.notified().await;
+        let (Some(bookies), Some(store)) = (bookies.upgrade(), store.upgrade()) else { return };
+        match garbage::collect(&bookies, &*store).await {
+            Ok(0) => {}
+            Ok(ledgers) => tracing::info!(ledgers, "the bookies have dropped deleted ledgers"),
+            Err(error) => tracing::warn!("deleted ledgers are dropped later: {error}"),
+        }
+    }
+}
+
+/// Time alone makes ledgers old enough to go, so somebody has to look.
+async fn trim_from_time_to_time(
+    topics: Weak<Mutex<BTreeMap<String, EmbeddedTopic>>>,
+    time: Duration,
+) {
+    let pause = (time / 4).clamp(TRIM_PAUSE_MIN, TRIM_PAUSE_MAX);
+    loop {
+        tokio::time::sleep(pause).await;
+        let Some(topics) = topics.upgrade() else { return };
+        let open: Vec<_> = topics.lock().await.values().cloned().collect();
+        for topic in open {
+            if let Err(error) = topic.ledger().trim().await {
+                tracing::debug!(topic = topic.ledger().name(), "is not trimmed: {error}");
+            }
+        }
+    }
+}
+
+/// Entries stay for up to a quarter longer than they must, unless that is shorter or longer than these.
+const TRIM_PAUSE_MIN: Duration = Duration::from_secs(1);
+const TRIM_PAUSE_MAX: Duration = Duration::from_secs(600);
 
 fn words(error: impl ToString) -> Arc<str> {
     error.to_string().into()

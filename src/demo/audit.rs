@@ -212,7 +212,7 @@ impl Copy {
     async fn read(region: &Region, topic: &str) -> Result<Self, AuditError> {
         let mut copy = Self::default();
         for ListedLedger { ledger, .. } in ledgers::listed(region, topic).await? {
-            let opened = region.client().open(ledger, &region.config().ledgers.password).await;
+            let opened = region.client().open(ledger, &region.ledgers().password).await;
             let reader = opened.map_err(|error| AuditError::Open {
                 region: region.name().to_string(),
                 ledger,

@@ -12,13 +12,14 @@ mod report;
 mod wire;
 
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use georepl::cursor::{ManagedLedgerConfig, Position};
 use georepl::replicator::EmbeddedTopicConfig;
-use georepl::storage::{ClientConfig, EntryId};
-use georepl::{CloseRegionError, Region, RegionConfig};
+use georepl::storage::{ClientConfig, EntryId, MetadataError};
+use georepl::{CloseRegionError, OpenRegionError, Region, RegionBuilder};
 use serde::Serialize;
 
 use self::audit::{Audit, AuditError};
@@ -51,6 +52,14 @@ pub(crate) enum Error {
         faults::MESSAGES_MIN
     )]
     TooFewMessages { messages: u64 },
+    #[error("--plant changes what bookies in memory hold: leave --data out")]
+    PlantOnDisk,
+    #[error("{topic} is in region {region} of {} already: give another directory", .data.display())]
+    Used { topic: String, region: Arc<str>, data: PathBuf },
+    #[error(transparent)]
+    Open(#[from] OpenRegionError),
+    #[error("the topics of region {region} cannot be listed: {error}")]
+    Topics { region: Arc<str>, error: MetadataError },
     #[error("--plant needs two messages in the first topic: give --messages {needed} or more")]
     TooFewToPlant { needed: u64 },
     #[error(transparent)]
@@ -73,9 +82,27 @@ pub(crate) struct Regions {
 }
 
 impl Regions {
-    fn new(ledgers: ManagedLedgerConfig) -> Self {
-        let [west, east] = ["west", "east"].map(|name| Arc::new(region(name, ledgers.clone())));
-        Self { west, east }
+    fn in_memory(ledgers: &ManagedLedgerConfig) -> Self {
+        let region = |name| Arc::new(settings(ledgers.clone()).name(name).in_memory());
+        Self { west: region("west"), east: region("east") }
+    }
+
+    /// Both in memory, or in directories that have none of the demo's topics yet.
+    async fn open(args: &DemoArgs, ledgers: ManagedLedgerConfig) -> Result<Self, Error> {
+        let Some(data) = &args.data else {
+            return Ok(Self::in_memory(&ledgers));
+        };
+        let open = async |name: &str| {
+            let region = settings(ledgers.clone()).name(name).open(data.join(name)).await?;
+            let named = || region.name().clone();
+            let topics = region.topics().await;
+            let topics = topics.map_err(|error| Error::Topics { region: named(), error })?;
+            match (0..args.topics).map(topic).find(|topic| topics.contains(topic)) {
+                Some(topic) => Err(Error::Used { topic, region: named(), data: data.clone() }),
+                None => Ok(Arc::new(region)),
+            }
+        };
+        Ok(Self { west: open("west").await?, east: open("east").await? })
     }
 
     pub(crate) fn both(&self) -> [&Region; 2] {
@@ -87,7 +114,7 @@ impl Error {
     /// 2 when the command line is at fault.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
-            Self::TooFewMessages { .. } | Self::TooFewToPlant { .. } => 2,
+            Self::TooFewMessages { .. } | Self::TooFewToPlant { .. } | Self::PlantOnDisk => 2,
             _ => 1,
         }
     }
@@ -118,8 +145,11 @@ async fn replicate(args: &DemoArgs, progress: &Progress) -> Result<Report, Error
     if args.plant.is_some() && share < PLANT_MESSAGES_MIN {
         return Err(Error::TooFewToPlant { needed: PLANT_MESSAGES_MIN * args.topics });
     }
+    if args.plant.is_some() && args.data.is_some() {
+        return Err(Error::PlantOnDisk);
+    }
     let input = Input::open(args.input.as_deref())?;
-    let regions = Regions::new(ManagedLedgerConfig::default());
+    let regions = Regions::open(args, ManagedLedgerConfig::default()).await?;
     let mut lanes = Vec::new();
     for n in 0..args.topics {
         let messages = share + u64::from(n < args.messages % args.topics);
@@ -176,7 +206,8 @@ async fn plant_in(east: &Region, damage: Damage) -> Result<String, ledgers::Erro
     let first = ledgers.first().expect("a topic with messages has a ledger");
     let entries = first.end.map_or(0, |end| end.entries);
     let at = Position::new(first.ledger, EntryId(entries / 2 - 1));
-    let done = plant::plant(east.bookies(), at, damage);
+    let memory = east.memory().expect("damage on disk was refused");
+    let done = plant::plant(&memory.bookies, at, damage);
     Ok(format!("planted in {topic}: {done} of east"))
 }
 
@@ -190,19 +221,19 @@ fn topic(n: u64) -> String {
     }
 }
 
-fn region(name: &str, ledgers: ManagedLedgerConfig) -> Region {
+fn settings(ledgers: ManagedLedgerConfig) -> RegionBuilder {
     // Room for the metadata of a message of the largest size, within a bookie's frame of 5 MiB.
     let ledgers = ManagedLedgerConfig { entry_bytes_max: (5 << 20) - (16 << 10), ..ledgers };
     let topics =
         EmbeddedTopicConfig { frame_bytes_max: (5 << 20) - (24 << 10), ..Default::default() };
     // Shorter than the defaults, so that one need not wait for seconds until a hung bookie is
-    // noticed. Bookies in memory answer at once, so nothing that works is taken for hung.
+    // noticed. Bookies in this process answer soon, so nothing that works is taken for hung.
     let client = ClientConfig {
         request_timeout: Duration::from_millis(500),
         speculative_read_delay: Duration::from_millis(100),
         ..ClientConfig::default()
     };
-    Region::in_memory(name, RegionConfig { bookies: BOOKIES, client, ledgers, topics })
+    Region::builder().bookies(BOOKIES).client(client).ledgers(ledgers).topics(topics)
 }
 
 /// Three for an ensemble and a spare. The bookie that hung takes the place of the one that is killed

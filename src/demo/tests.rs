@@ -50,7 +50,7 @@ async fn every_fault_is_survived() {
 async fn failed_bookies_change_an_ensemble_also_when_ledgers_fill_at_that_moment() {
     // Less than what is let through when a bookie hangs.
     let ledgers = ManagedLedgerConfig { ledger_entries_max: 200, ..Default::default() };
-    let regions = Regions::new(ledgers);
+    let regions = Regions::in_memory(&ledgers);
     let lane = Lane::open(regions, topic(0), 5_000, Progress::Hidden).await.unwrap();
     let weather = Weather::Faults { seed: 1 };
     let outcome = lane.run(&Input::open(None).unwrap(), weather, Scope::Region).await.unwrap();

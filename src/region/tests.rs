@@ -11,7 +11,11 @@ use super::*;
 const TOPIC: &str = "persistent://acme/eu/orders";
 
 fn region(name: &str) -> Arc<Region> {
-    Arc::new(Region::in_memory(name, RegionConfig::default()))
+    Arc::new(Region::builder().name(name).in_memory())
+}
+
+fn memory(region: &Region) -> &MemoryBookies {
+    &region.memory().unwrap().bookies
 }
 
 fn message(n: usize) -> Bytes {
@@ -25,8 +29,8 @@ fn payload(n: usize) -> String {
 
 /// Takes bookies down until no ledger can be written.
 fn fail_writes(region: &Region) -> Vec<BookieId> {
-    let down: Vec<_> = region.bookies().ids().take(3).collect();
-    down.iter().for_each(|bookie| region.bookies().down(bookie));
+    let down: Vec<_> = memory(region).ids().take(3).collect();
+    down.iter().for_each(|bookie| memory(region).down(bookie));
     down
 }
 
@@ -65,7 +69,7 @@ async fn replication_goes_on_after_the_log_of_the_remote_failed() {
         }
     };
     tokio::time::timeout(Duration::from_secs(60), fails).await.expect("east's log fails");
-    down.iter().for_each(|bookie| east.bookies().up(bookie));
+    down.iter().for_each(|bookie| memory(&east).up(bookie));
     tokio::time::timeout(Duration::from_secs(60), replicator.drained()).await.unwrap().unwrap();
 
     let topic = east.topic(TOPIC).await.unwrap();

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use georepl::RegionConfig;
 use georepl::cursor::ManagedLedgerConfig;
 use georepl::replicator::EmbeddedTopics;
 use georepl::replicator::message::{MessageMetadata, compose};
@@ -17,7 +16,7 @@ const MESSAGES: u64 = 10;
 /// A region with ten messages in ledgers of four, closed.
 async fn region(name: &str) -> Region {
     let ledgers = ManagedLedgerConfig { ledger_entries_max: 4, ..Default::default() };
-    let region = Region::in_memory(name, RegionConfig { ledgers, ..RegionConfig::default() });
+    let region = Region::builder().name(name).ledgers(ledgers).in_memory();
     let frame = |n: u64| {
         let metadata = MessageMetadata {
             producer_name: "test".to_owned(),
@@ -63,7 +62,7 @@ impl Regions {
     }
 
     fn plant(&self, entry: u64, damage: Damage) {
-        plant(self.east.bookies(), self.at(entry), damage);
+        plant(&self.east.memory().unwrap().bookies, self.at(entry), damage);
     }
 
     fn at(&self, entry: u64) -> Position {

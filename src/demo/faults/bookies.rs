@@ -5,40 +5,54 @@
 
 use std::ops::Range;
 
+use georepl::Memory;
 use georepl::storage::bookie_rules::Mode;
 use georepl::storage::fault::Fault;
-use georepl::storage::{BookieId, Instance, LedgerId, RegisteredBookie};
+use georepl::storage::{BookieError, BookieId, Instance, LedgerId, RegisteredBookie};
 
 use super::super::lane::{Lane, LaneError};
 use super::super::ledgers;
 use super::{POLL, drained, stalled, until, within};
 
-/// A bookie that the topic is written to goes away in the middle of the traffic, and comes back
-/// without anything it held.
+/// A bookie that the topic is written to goes away in the middle of the traffic. In memory it comes
+/// back without anything it held; on disk it has only been cut off, since its file is kept.
 pub(super) async fn kill(lane: &Lane, traffic: Range<u64>) -> Result<String, LaneError> {
     lane.let_through(traffic.start + (traffic.end - traffic.start) / 2);
     let some = || lane.west.ledger().end().get() > traffic.start;
     until(lane, "entries before the bookie is killed", some).await?;
     let west = &lane.regions.west;
-    let instance =
-        |bookie: &BookieId| west.bookies().instance(bookie).expect("a member is a bookie of west");
-    let come_back = |bookie: &BookieId| {
-        let (id, instance, mode) = (bookie.clone(), instance(bookie), Mode::Writable);
-        west.registry().register(RegisteredBookie { id, instance, mode });
-    };
-    let kill = |bookie: &BookieId| {
-        west.bookies().down(bookie);
-        west.registry().unregister(bookie);
-    };
-    let revive = |bookie: &BookieId| {
-        west.bookies().up(bookie);
-        come_back(bookie);
-    };
-    let bookie = until_noticed(lane, traffic.end, kill, revive).await?;
-    west.bookies().wipe(&bookie, Instance(instance(&bookie).0 + 1));
-    come_back(&bookie);
-    lane.let_through(traffic.end);
-    Ok(format!("killed {bookie} under load, and let it come back empty"))
+    match west.memory() {
+        Some(Memory { bookies, registry }) => {
+            let instance =
+                |bookie: &BookieId| bookies.instance(bookie).expect("a member is a bookie of west");
+            let come_back = |bookie: &BookieId| {
+                let (id, instance, mode) = (bookie.clone(), instance(bookie), Mode::Writable);
+                registry.register(RegisteredBookie { id, instance, mode });
+            };
+            let kill = |bookie: &BookieId| {
+                bookies.down(bookie);
+                registry.unregister(bookie);
+            };
+            let revive = |bookie: &BookieId| {
+                bookies.up(bookie);
+                come_back(bookie);
+            };
+            let bookie = until_noticed(lane, traffic.end, kill, revive).await?;
+            bookies.wipe(&bookie, Instance(instance(&bookie).0 + 1));
+            come_back(&bookie);
+            lane.let_through(traffic.end);
+            Ok(format!("killed {bookie} under load, and let it come back empty"))
+        }
+        None => {
+            let unreachable = Fault::Answer(BookieError::Unreachable);
+            let cut = |bookie: &BookieId| west.transport().inject(bookie, unreachable);
+            let heal = |bookie: &BookieId| west.transport().heal(bookie);
+            let bookie = until_noticed(lane, traffic.end, cut, heal).await?;
+            heal(&bookie);
+            lane.let_through(traffic.end);
+            Ok(format!("cut {bookie} off under load, and let it come back with what it held"))
+        }
+    }
 }
 
 /// A bookie that the topic is written to takes everything and answers nothing. It stays

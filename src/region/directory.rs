@@ -1,0 +1,295 @@
+//! The directory of a region: who holds it, and what it says of itself.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `region.json` | the manifest: format, name, bookies; written first, and never changed |
+//! | `lock` | locked by the process that holds the region; the lock dies with the process |
+//! | `metadata.redb`, `bookie-ID.redb` | what the region holds |
+//! | `socket` | where the process that holds it may serve others |
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Seek, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::error::OpenRegionError;
+
+/// What to do where there is no region yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Absent {
+    /// Begin an empty one.
+    #[default]
+    Create,
+    /// Fail.
+    Refuse,
+}
+
+/// The version of the directory's layout. A newer one is refused by name.
+const FORMAT: u64 = 1;
+
+const MANIFEST: &str = "region.json";
+const MANIFEST_UNFINISHED: &str = "region.json.new";
+const LOCK: &str = "lock";
+const SOCKET: &str = "socket";
+
+/// What a region says of itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Manifest {
+    format: u64,
+    pub(super) name: String,
+    pub(super) bookies: Vec<String>,
+}
+
+/// A directory that this process holds.
+#[derive(Debug)]
+pub(super) struct Directory {
+    path: PathBuf,
+    pub(super) manifest: Manifest,
+    /// Unlocked when it is closed.
+    _lock: File,
+}
+
+/// What a directory of a new region is to say, and what one that exists has to say if it matters.
+#[derive(Clone, Debug)]
+pub(super) struct Wanted {
+    pub(super) name: Option<String>,
+    pub(super) bookies: usize,
+    pub(super) absent: Absent,
+}
+
+impl Manifest {
+    pub(super) fn new(name: &str, bookies: usize) -> Result<Self, OpenRegionError> {
+        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+        if name.is_empty() || !name.chars().all(allowed) {
+            return Err(OpenRegionError::InvalidName { name: name.to_owned() });
+        }
+        let bookies = (1..=bookies).map(|n| format!("{name}-bookie-{n}")).collect();
+        Ok(Self { format: FORMAT, name: name.to_owned(), bookies })
+    }
+}
+
+impl Directory {
+    /// Takes hold of a directory, and begins a region in it if there is none. Blocks.
+    pub(super) fn open(path: &Path, wanted: &Wanted) -> Result<Self, OpenRegionError> {
+        let fresh = Self::prepare(path, wanted)?;
+        let lock = lock(path)?;
+        // Looked at again: whoever held the lock may have begun a region.
+        let manifest = match (read_manifest(path)?, fresh) {
+            (Some(found), _) => found,
+            (None, Some(fresh)) => {
+                write_manifest(path, &fresh)
+                    .map_err(|error| disk(path, "begin a region", error))?;
+                fresh
+            }
+            (None, None) => return Err(OpenRegionError::NotThere { directory: path.to_owned() }),
+        };
+        if let Some(expected) = &wanted.name
+            && *expected != manifest.name
+        {
+            return Err(OpenRegionError::OtherName {
+                directory: path.to_owned(),
+                found: manifest.name,
+                expected: expected.clone(),
+            });
+        }
+        Ok(Self { path: path.to_owned(), manifest, _lock: lock })
+    }
+
+    /// Where the process that holds the region may serve others.
+    pub(super) fn socket(&self) -> PathBuf {
+        socket_in(&self.path)
+    }
+
+    /// Looks whether there is a region, or may be one; what it is to be if it is to be begun.
+    fn prepare(path: &Path, wanted: &Wanted) -> Result<Option<Manifest>, OpenRegionError> {
+        let directory = || path.to_owned();
+        let found = match fs::metadata(path) {
+            Ok(found) if found.is_dir() => Some(found),
+            Ok(_) => return Err(OpenRegionError::NotADirectory { directory: directory() }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(disk(path, "look at", error)),
+        };
+        if found.is_some() && read_manifest(path)?.is_some() {
+            return Ok(None);
+        }
+        if wanted.absent == Absent::Refuse {
+            return Err(OpenRegionError::NotThere { directory: directory() });
+        }
+        let from_path = || path.file_name().map(|name| name.to_string_lossy().into_owned());
+        let name = wanted.name.clone().or_else(from_path).unwrap_or_default();
+        let manifest = Manifest::new(&name, wanted.bookies)?;
+        match found {
+            None => fs::create_dir_all(path).map_err(|error| disk(path, "create", error))?,
+            Some(_) => refuse_foreign(path)?,
+        }
+        Ok(Some(manifest))
+    }
+}
+
+/// Where the region of this directory is served, if it is.
+pub(super) fn socket_in(directory: &Path) -> PathBuf {
+    directory.join(SOCKET)
+}
+
+/// A directory that is to become a region must be empty but for what a beginning leaves that was cut off.
+fn refuse_foreign(path: &Path) -> Result<(), OpenRegionError> {
+    let entries = fs::read_dir(path).map_err(|error| disk(path, "list", error))?;
+    for entry in entries {
+        let name = entry.map_err(|error| disk(path, "list", error))?.file_name();
+        if ![MANIFEST_UNFINISHED, LOCK].iter().any(|known| name == *known) {
+            let found = name.to_string_lossy().into_owned();
+            return Err(OpenRegionError::NotARegion { directory: path.to_owned(), found });
+        }
+    }
+    Ok(())
+}
+
+/// Locks the directory for this process, and says so in the lock's file.
+fn lock(path: &Path) -> Result<File, OpenRegionError> {
+    let cannot = |error| disk(path, "lock", error);
+    let mut options = OpenOptions::new();
+    let options = options.read(true).write(true).create(true).truncate(false);
+    let mut file = options.open(path.join(LOCK)).map_err(cannot)?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            let mut holder = String::new();
+            // Only for the message; whoever holds it may just be writing.
+            let _ = file.read_to_string(&mut holder);
+            let pid = holder.trim().parse().ok();
+            return Err(OpenRegionError::InUse { directory: path.to_owned(), pid });
+        }
+        Err(TryLockError::Error(error)) => return Err(cannot(error)),
+    }
+    let told = file.set_len(0).and_then(|()| file.rewind());
+    told.and_then(|()| writeln!(file, "{}", std::process::id())).map_err(cannot)?;
+    Ok(file)
+}
+
+fn read_manifest(path: &Path) -> Result<Option<Manifest>, OpenRegionError> {
+    /// What every version of the manifest has.
+    #[derive(Deserialize)]
+    struct Versioned {
+        format: u64,
+    }
+    let file = path.join(MANIFEST);
+    let text = match fs::read(&file) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(disk(&file, "read", error)),
+    };
+    let damaged = |error: serde_json::Error| OpenRegionError::Damaged {
+        file: file.clone(),
+        reason: error.to_string(),
+    };
+    let Versioned { format } = serde_json::from_slice(&text).map_err(damaged)?;
+    if format > FORMAT {
+        return Err(OpenRegionError::NewerFormat {
+            directory: path.to_owned(),
+            found: format,
+            known: FORMAT,
+        });
+    }
+    serde_json::from_slice(&text).map(Some).map_err(damaged)
+}
+
+/// Writes the manifest so that after a crash it is there whole or not at all.
+fn write_manifest(path: &Path, manifest: &Manifest) -> io::Result<()> {
+    let unfinished = path.join(MANIFEST_UNFINISHED);
+    let mut file = File::create(&unfinished)?;
+    let text = serde_json::to_vec_pretty(manifest).expect("a manifest is made of text and numbers");
+    file.write_all(&text)?;
+    file.sync_all()?;
+    fs::rename(unfinished, path.join(MANIFEST))?;
+    File::open(path)?.sync_all()
+}
+
+fn disk(path: &Path, what: &'static str, error: io::Error) -> OpenRegionError {
+    OpenRegionError::Disk { path: path.to_owned(), what, reason: error.to_string() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted() -> Wanted {
+        Wanted { name: None, bookies: 4, absent: Absent::Create }
+    }
+
+    fn refused(path: &Path, wanted: &Wanted) -> OpenRegionError {
+        Directory::open(path, wanted).map(|_| ()).unwrap_err()
+    }
+
+    #[test]
+    fn new_region_takes_the_name_of_its_directory_and_keeps_it() {
+        let temporary = tempfile::tempdir().unwrap();
+        let (first, second) = (temporary.path().join("data/west"), temporary.path().join("moved"));
+        let made = Directory::open(&first, &wanted()).unwrap();
+        assert_eq!((made.manifest.name.as_str(), made.manifest.bookies.len()), ("west", 4));
+        drop(made);
+        fs::rename(&first, &second).unwrap();
+        let other = Wanted { bookies: 7, absent: Absent::Refuse, ..wanted() };
+        let moved = Directory::open(&second, &other).unwrap();
+        assert_eq!((moved.manifest.name.as_str(), moved.manifest.bookies.len()), ("west", 4));
+        drop(moved);
+        let named = Wanted { name: Some("east".into()), ..wanted() };
+        assert!(refused(&second, &named).to_string().contains("west"));
+    }
+
+    #[test]
+    fn second_opener_is_refused_with_the_pid_of_the_first_until_that_is_gone() {
+        let temporary = tempfile::tempdir().unwrap();
+        let path = temporary.path().join("west");
+        let held = Directory::open(&path, &wanted()).unwrap();
+        let error = refused(&path, &wanted());
+        assert!(error.to_string().contains(&std::process::id().to_string()), "{error}");
+        assert!(error.to_string().contains(path.to_str().unwrap()), "{error}");
+        drop(held);
+        Directory::open(&path, &wanted()).unwrap();
+    }
+
+    #[test]
+    fn beginning_that_was_cut_off_is_begun_again() {
+        let temporary = tempfile::tempdir().unwrap();
+        let path = temporary.path().join("west");
+        fs::create_dir(&path).unwrap();
+        fs::write(path.join(MANIFEST_UNFINISHED), "{\"form").unwrap();
+        fs::write(path.join(LOCK), "").unwrap();
+        let made = Directory::open(&path, &wanted()).unwrap();
+        assert_eq!(read_manifest(&path).unwrap().unwrap(), made.manifest);
+        assert!(!path.join(MANIFEST_UNFINISHED).exists());
+    }
+
+    #[test]
+    fn what_is_no_region_is_left_as_it_is() {
+        let temporary = tempfile::tempdir().unwrap();
+        let path = temporary.path().join("west");
+        let none = Wanted { absent: Absent::Refuse, ..wanted() };
+        assert!(matches!(refused(&path, &none), OpenRegionError::NotThere { .. }));
+        assert!(!path.exists());
+        fs::write(&path, "a file").unwrap();
+        assert!(matches!(refused(&path, &wanted()), OpenRegionError::NotADirectory { .. }));
+        let full = temporary.path().join("full");
+        fs::create_dir(&full).unwrap();
+        fs::write(full.join("letter.txt"), "dear").unwrap();
+        assert!(refused(&full, &wanted()).to_string().contains("letter.txt"));
+        assert_eq!(fs::read_dir(&full).unwrap().count(), 1);
+        let bad = temporary.path().join("a b");
+        assert!(matches!(refused(&bad, &wanted()), OpenRegionError::InvalidName { .. }));
+        assert!(!bad.exists());
+    }
+
+    #[test]
+    fn newer_format_and_damaged_manifest_are_refused_by_name() {
+        let temporary = tempfile::tempdir().unwrap();
+        let path = temporary.path().join("west");
+        drop(Directory::open(&path, &wanted()).unwrap());
+        fs::write(path.join(MANIFEST), r#"{"format": 2, "shape": "new"}"#).unwrap();
+        let error = refused(&path, &wanted());
+        assert!(matches!(error, OpenRegionError::NewerFormat { found: 2, known: 1, .. }));
+        fs::write(path.join(MANIFEST), r#"{"format": 1, "na"#).unwrap();
+        let error = refused(&path, &wanted());
+        assert!(error.to_string().contains(MANIFEST), "{error}");
+    }
+}
