@@ -1,8 +1,14 @@
 //! The command line.
 
+mod region;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+
+pub(crate) use region::{
+    LedgerCommand, Output, Place, RegionCommand, TopicCommand, consent, until,
+};
 
 /// Geo-replication for message brokers.
 #[derive(Parser)]
@@ -18,6 +24,8 @@ pub(crate) enum Command {
     /// audits the outcome.
     #[command(after_help = EXAMPLES)]
     Demo(DemoArgs),
+    #[command(flatten)]
+    OnRegion(RegionCommand),
 }
 
 const EXAMPLES: &str = "\

@@ -1,7 +1,11 @@
 //! The command line.
 
 mod cli;
+mod client;
 mod demo;
+mod exit;
+mod interrupt;
+mod service;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -9,26 +13,41 @@ use std::process::ExitCode;
 use clap::Parser;
 use tracing_subscriber::EnvFilter;
 
-use crate::cli::{Cli, Command};
+use crate::cli::{Cli, Command, RegionCommand};
+use crate::client::Found;
+use crate::exit::Failure;
+use crate::interrupt::Interrupt;
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let Cli { command: Command::Demo(args) } = match Cli::try_parse() {
+    let Cli { command } = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return refuse(&error),
     };
-    // Silent unless asked: the demo has its own words.
+    // Silent unless asked: the commands have their own words.
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("off"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
-    match demo::run(&args).await {
-        Ok(demo::Verdict::Passed) => ExitCode::SUCCESS,
-        Ok(demo::Verdict::Failed) => ExitCode::FAILURE,
-        Err(error) => {
-            // Nobody may be listening; then there is nobody to tell.
-            let _ = writeln!(std::io::stderr(), "georepl: {error}");
-            ExitCode::from(error.exit_code())
-        }
-    }
+    let (message, code) = match command {
+        Command::Demo(args) => match demo::run(&args).await {
+            Ok(demo::Verdict::Passed) => return ExitCode::SUCCESS,
+            Ok(demo::Verdict::Failed) => return ExitCode::FAILURE,
+            Err(error) => (error.to_string(), error.exit_code()),
+        },
+        Command::OnRegion(command) => match on_region(command).await {
+            Ok(Found::Healthy) => return ExitCode::SUCCESS,
+            Ok(Found::Unhealthy) => return ExitCode::FAILURE,
+            Err(failure) => (failure.message, failure.exit.code()),
+        },
+    };
+    // Nobody may be listening; then there is nobody to tell.
+    let _ = writeln!(std::io::stderr(), "georepl: {message}");
+    ExitCode::from(code)
+}
+
+async fn on_region(command: RegionCommand) -> Result<Found, Failure> {
+    let interrupt = Interrupt::listen();
+    let interrupt = interrupt.map_err(|error| Failure::failed(format!("no signals: {error}")))?;
+    Box::pin(client::run(command, interrupt)).await
 }
 
 /// What was asked for instead of a run, or one line on what is wrong with the command line.
@@ -43,6 +62,6 @@ fn refuse(error: &clap::Error) -> ExitCode {
     let text = error.to_string();
     let what = text.lines().next().unwrap_or_default();
     let what = what.strip_prefix("error: ").unwrap_or(what);
-    let _ = writeln!(std::io::stderr(), "georepl: {what}; see georepl demo --help");
+    let _ = writeln!(std::io::stderr(), "georepl: {what}; see georepl --help");
     ExitCode::from(2)
 }

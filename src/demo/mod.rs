@@ -24,6 +24,7 @@ use serde::Serialize;
 
 use self::audit::{Audit, AuditError};
 use self::faults::Scope;
+pub(crate) use self::input::LINE_BYTES_MAX;
 use self::input::{Input, InputError};
 use self::lane::{Lane, LaneError, Outcome, Weather};
 use self::ledgers::Ledgers;

@@ -2,9 +2,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt;
-use georepl_cursor::{ManagedCursor, Offset, StartAt};
+use georepl_cursor::{CloseError, ManagedCursor, Offset, StartAt};
 use georepl_replicator::message::{Frame, MessageMetadata, compose};
 use georepl_replicator::{EmbeddedRemote, Replicator, ReplicatorConfig};
+
+use georepl_storage::{Advice, BookieId};
 
 use super::*;
 

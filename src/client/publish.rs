@@ -1,0 +1,140 @@
+//! Lines on their way to a topic.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::Path;
+
+use bytes::Bytes;
+use georepl::Absent;
+use serde_json::Value;
+use tokio::sync::mpsc;
+
+use super::{Answer, Found, Progress, Talk, answer, ask, show, shown};
+use crate::cli::Output;
+use crate::demo::LINE_BYTES_MAX;
+use crate::exit::{Exit, Failure};
+use crate::interrupt::Interrupt;
+use crate::service::line::Frame;
+use crate::service::words::Command;
+
+pub(super) async fn run(
+    directory: &Path,
+    topic: String,
+    input: &Path,
+    output: &Output,
+    interrupt: Interrupt,
+) -> Result<Found, Failure> {
+    let mut lines = read(input)?;
+    let command = Command::Publish { topic };
+    let publish = async |talk: &mut Talk| published(talk, &mut lines).await;
+    let report = ask(directory, Absent::Create, command, interrupt, publish).await?;
+    shown(&report, output, show::published)
+}
+
+async fn published(
+    talk: &mut Talk,
+    lines: &mut mpsc::Receiver<Result<Bytes, Failure>>,
+) -> Result<Value, Failure> {
+    let Talk { inbox, outbox, interrupt } = talk;
+    let unreachable = |error| Failure::new(Exit::Unreachable, error);
+    let mut spoilt = None;
+    // Both at once, so that neither side waits for the other to read.
+    let send = async {
+        loop {
+            let line = tokio::select! {
+                biased;
+                // What was read before is published; what comes later is not read.
+                () = interrupt.wait() => None,
+                line = lines.recv() => line,
+            };
+            match line {
+                Some(Ok(line)) => outbox.feed(Frame::Data(line)).await.map_err(unreachable)?,
+                Some(Err(failure)) => {
+                    spoilt = Some(failure);
+                    break;
+                }
+                None => break,
+            }
+            if lines.is_empty() {
+                outbox.flush().await.map_err(unreachable)?;
+            }
+        }
+        outbox.feed(Frame::End).await.map_err(unreachable)?;
+        outbox.flush().await.map_err(unreachable)?;
+        std::future::pending::<Result<Value, Failure>>().await
+    };
+    let receive = async {
+        let progress = Progress::new();
+        loop {
+            match answer(inbox).await? {
+                Answer::Done(report) => return Ok(report),
+                Answer::Progress(how_far) => progress.show(&how_far),
+                Answer::Data(_) => return Err(Failure::failed("data where none was asked for")),
+            }
+        }
+    };
+    let report = tokio::select! {
+        biased;
+        // It knows better why sending failed.
+        report = receive => report,
+        failed = send => failed,
+    };
+    match (report, spoilt) {
+        (Ok(report), Some(failure)) => {
+            let messages = &report["messages"];
+            Err(Failure {
+                message: format!("{failure}; {messages} lines before were published"),
+                ..failure
+            })
+        }
+        (report, _) => report,
+    }
+}
+
+/// The lines of a file or of standard input, by a thread of their own that waits while nobody takes them. It is left
+/// behind when the process ends, because a read of a terminal cannot be cut short.
+fn read(input: &Path) -> Result<mpsc::Receiver<Result<Bytes, Failure>>, Failure> {
+    let (name, mut reader): (_, Box<dyn BufRead + Send>) = if input == Path::new("-") {
+        ("standard input".to_owned(), Box::new(BufReader::new(io::stdin())))
+    } else {
+        let name = input.display().to_string();
+        let opened = File::open(input);
+        let file =
+            opened.map_err(|error| Failure::failed(format!("cannot read {name}: {error}")))?;
+        (name, Box::new(BufReader::new(file)))
+    };
+    let (sender, receiver) = mpsc::channel(LINES_MAX);
+    std::thread::spawn(move || {
+        for number in 1_u64.. {
+            let Some(line) = next_line(&mut *reader, &name, number).transpose() else { return };
+            let spoilt = line.is_err();
+            if sender.blocking_send(line).is_err() || spoilt {
+                return;
+            }
+        }
+    });
+    Ok(receiver)
+}
+
+fn next_line(reader: &mut dyn BufRead, name: &str, number: u64) -> Result<Option<Bytes>, Failure> {
+    let mut line = Vec::new();
+    // Never more than a line that fits and its end, whatever comes.
+    let read = reader.take(LINE_BYTES_MAX as u64 + 1).read_until(b'\n', &mut line);
+    match read {
+        Ok(0) => return Ok(None),
+        Ok(_) => {}
+        Err(error) => return Err(Failure::failed(format!("cannot read {name}: {error}"))),
+    }
+    if line.last() == Some(&b'\n') {
+        line.pop();
+    }
+    if line.len() > LINE_BYTES_MAX {
+        return Err(Failure::failed(format!(
+            "line {number} of {name} is longer than the largest message, {LINE_BYTES_MAX} bytes: split it"
+        )));
+    }
+    Ok(Some(line.into()))
+}
+
+/// Lines that are read ahead.
+const LINES_MAX: usize = 64;

@@ -1,0 +1,190 @@
+//! Reports for people. JSON needs none of this.
+
+use std::io::{self, Write};
+
+use comfy_table::Table;
+use comfy_table::presets::ASCII_BORDERS_ONLY_CONDENSED;
+use serde_json::Value;
+
+use super::Found;
+use super::words::{
+    Changed, Internal, LedgerCheck, LedgerEnd, LedgerRecord, Link, Moved, Published, Replicated,
+    Status,
+};
+
+type Shown = io::Result<Found>;
+
+/// One line on how far a command has come.
+pub(super) fn progress(how_far: &Value) -> String {
+    if let Some(messages) = how_far["messages"].as_u64() {
+        return format!("{messages} messages published");
+    }
+    if let Some(checked) = how_far["checked"].as_u64() {
+        return format!("{checked} of {} ledgers checked", how_far["of"]);
+    }
+    let lanes = how_far["topics"].as_array().into_iter().flatten();
+    let lanes = lanes.map(|lane| {
+        let topic = lane["topic"].as_str().unwrap_or_default();
+        format!("{topic}: {}", lane["why"].as_str().unwrap_or_default())
+    });
+    lanes.collect::<Vec<_>>().join("; ")
+}
+
+pub(super) fn published(out: &mut dyn Write, report: &Published) -> Shown {
+    let Published { topic, messages, bytes, first, last } = report;
+    match (first, last) {
+        (Some(first), Some(last)) => writeln!(
+            out,
+            "published {messages} messages with {bytes} bytes to {topic}, from {first} to {last}"
+        )?,
+        _ => writeln!(out, "published nothing to {topic}: there was no line")?,
+    }
+    Ok(Found::Healthy)
+}
+
+pub(super) fn replicated(out: &mut dyn Write, report: &Replicated) -> Shown {
+    let Replicated { from, to, topics } = report;
+    writeln!(out, "from {from} to {to}:")?;
+    let mut table =
+        table(&["topic", "published", "settled earlier", "filtered", "rewinds", "backlog"]);
+    for lane in topics {
+        let numbers = [lane.published, lane.duplicate, lane.filtered, lane.rewinds, lane.backlog];
+        table.add_row([lane.topic.clone()].into_iter().chain(numbers.map(|n| n.to_string())));
+    }
+    writeln!(out, "{table}")?;
+    Ok(Found::Healthy)
+}
+
+pub(super) fn status(out: &mut dyn Write, report: &Status) -> Shown {
+    let Status { region, process, healthy, bookies, topics } = report;
+    writeln!(out, "region {region}, held by process {process}")?;
+    let mut shown = table(&["bookie", "state", "reason"]);
+    for bookie in bookies {
+        let reason = bookie.reason.clone().unwrap_or_default();
+        shown.add_row([&bookie.bookie, &bookie.state, &reason]);
+    }
+    writeln!(out, "{shown}")?;
+    let mut shown =
+        table(&["topic", "state", "entries", "bytes", "cursor", "mark-delete", "backlog"]);
+    for topic in topics {
+        let state = match &topic.reason {
+            Some(reason) => format!("{}: {reason}", topic.state),
+            None => topic.state.clone(),
+        };
+        let mut first =
+            [topic.topic.clone(), state, topic.entries.to_string(), topic.bytes.to_string()];
+        if topic.cursors.is_empty() {
+            shown.add_row(first.clone());
+        }
+        for cursor in &topic.cursors {
+            let mark_delete = cursor.mark_delete.clone().unwrap_or_else(|| "none".to_owned());
+            let rest = [cursor.cursor.clone(), mark_delete, cursor.backlog.to_string()];
+            shown.add_row(first.clone().into_iter().chain(rest));
+            // Said once.
+            first = Default::default();
+        }
+    }
+    writeln!(out, "{shown}")?;
+    Ok(if *healthy { Found::Healthy } else { Found::Unhealthy })
+}
+
+pub(super) fn why(out: &mut dyn Write, links: &Vec<Link>) -> Shown {
+    if links.is_empty() {
+        writeln!(out, "no topic is replicated; see georepl replicate --help")?;
+    }
+    for Link { topic, remote, why, .. } in links {
+        writeln!(out, "{topic} to {remote}: {why}")?;
+    }
+    let stuck = links.iter().any(|link| link.stuck);
+    Ok(if stuck { Found::Unhealthy } else { Found::Healthy })
+}
+
+pub(super) fn internal(_: &mut dyn Write, _: &Internal) -> Shown {
+    Ok(Found::Healthy)
+}
+
+pub(super) fn ledgers(out: &mut dyn Write, records: &Vec<LedgerRecord>) -> Shown {
+    let mut table = table(&["ledger", "state", "entries", "bytes", "fragments", "belongs to"]);
+    for record in records {
+        let number = |number: Option<u64>| number.map_or_else(String::new, |n| n.to_string());
+        let cursor = record.custom.get("pulsar/cursor").map(|name| format!(", cursor {name}"));
+        let owner = record.custom.get("pulsar/managed-ledger").cloned().unwrap_or_default();
+        table.add_row([
+            record.ledger.to_string(),
+            record.state.clone(),
+            number(record.entries),
+            number(record.bytes),
+            record.ensembles.len().to_string(),
+            owner + &cursor.unwrap_or_default(),
+        ]);
+    }
+    writeln!(out, "{table}")?;
+    Ok(Found::Healthy)
+}
+
+pub(super) fn ledger(out: &mut dyn Write, record: &LedgerRecord) -> Shown {
+    let LedgerRecord { ledger, state, ensemble, write_quorum, ack_quorum, .. } = record;
+    writeln!(out, "ledger {ledger}, {state}, quorums {ensemble}, {write_quorum}, {ack_quorum}")?;
+    if let (Some(entries), Some(bytes)) = (record.entries, record.bytes) {
+        writeln!(out, "{entries} entries with {bytes} bytes")?;
+    }
+    for (key, value) in &record.custom {
+        writeln!(out, "{key}: {value}")?;
+    }
+    let mut table = table(&["from entry", "bookies"]);
+    for ensemble in &record.ensembles {
+        table.add_row([ensemble.first_entry.to_string(), ensemble.bookies.join(", ")]);
+    }
+    writeln!(out, "{table}")?;
+    Ok(Found::Healthy)
+}
+
+pub(super) fn checks(out: &mut dyn Write, checks: &Vec<LedgerCheck>) -> Shown {
+    let mut table =
+        table(&["ledger", "state", "entries", "under-replicated", "copies not present"]);
+    for check in checks {
+        table.add_row([
+            check.ledger.to_string(),
+            check.state.clone(),
+            check.entries.to_string(),
+            check.under_replicated.to_string(),
+            check.findings.join("; "),
+        ]);
+    }
+    writeln!(out, "{table}")?;
+    let bad = checks.iter().any(|check| check.under_replicated > 0);
+    Ok(if bad { Found::Unhealthy } else { Found::Healthy })
+}
+
+pub(super) fn recovered(out: &mut dyn Write, end: &LedgerEnd) -> Shown {
+    writeln!(out, "ledger {} is closed with {} entries", end.ledger, end.entries)?;
+    Ok(Found::Healthy)
+}
+
+pub(super) fn topics(out: &mut dyn Write, topics: &Vec<String>) -> Shown {
+    topics.iter().try_for_each(|topic| writeln!(out, "{topic}"))?;
+    Ok(Found::Healthy)
+}
+
+pub(super) fn moved(out: &mut dyn Write, report: &Moved) -> Shown {
+    let Moved { topic, remote, done, passed_over, sent_again, backlog } = report;
+    let would = if *done { "" } else { "would be " };
+    writeln!(
+        out,
+        "{topic} to {remote}: {passed_over} entries {would}passed over, {sent_again} {would}sent again, \
+         backlog {would}{backlog}"
+    )?;
+    Ok(Found::Healthy)
+}
+
+pub(super) fn changed(out: &mut dyn Write, report: &Changed) -> Shown {
+    writeln!(out, "{}: {}", report.topic, report.what)?;
+    Ok(Found::Healthy)
+}
+
+fn table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(ASCII_BORDERS_ONLY_CONDENSED);
+    table.set_header(header);
+    table
+}

@@ -1,0 +1,55 @@
+//! How a command ends.
+
+use std::process::ExitCode;
+
+use serde::{Deserialize, Serialize};
+
+/// Why a command did not succeed, as its exit status says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Exit {
+    /// Something is unhealthy, or the command failed.
+    Failed,
+    /// The command cannot be carried out as it was given.
+    Usage,
+    /// The region is held by a process that does not answer.
+    Unreachable,
+    /// It would lose or repeat something, and was not told to.
+    Refused,
+}
+
+impl Exit {
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Self::Failed => 1,
+            Self::Usage => 2,
+            Self::Unreachable => 3,
+            Self::Refused => 4,
+        }
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        exit.code().into()
+    }
+}
+
+/// A command that did not succeed, and one line on why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{message}")]
+pub(crate) struct Failure {
+    pub(crate) exit: Exit,
+    pub(crate) message: String,
+}
+
+impl Failure {
+    pub(crate) fn new(exit: Exit, message: impl ToString) -> Self {
+        Self { exit, message: message.to_string() }
+    }
+
+    /// The command failed.
+    pub(crate) fn failed(message: impl ToString) -> Self {
+        Self::new(Exit::Failed, message)
+    }
+}

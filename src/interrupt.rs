@@ -1,0 +1,39 @@
+//! Ctrl-C and SIGTERM.
+
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+/// Whether the process was asked to end. Clones are told the same.
+#[derive(Clone)]
+pub(crate) struct Interrupt(watch::Receiver<bool>);
+
+impl Interrupt {
+    /// Listens from now on. The second signal ends the process at once, which is as safe as a crash.
+    pub(crate) fn listen() -> std::io::Result<Self> {
+        let (mut interrupt, mut terminate) =
+            (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+        let (told, receiver) = watch::channel(false);
+        tokio::spawn(async move {
+            loop {
+                tokio::select! {
+                    _ = interrupt.recv() => {}
+                    _ = terminate.recv() => {}
+                }
+                if told.send_replace(true) {
+                    std::process::exit(128 + 2);
+                }
+                eprintln!("georepl: ending; a second signal ends it at once");
+            }
+        });
+        Ok(Self(receiver))
+    }
+
+    /// Resolves when the process is asked to end; once for each handle. Cancel-safe.
+    pub(crate) async fn wait(&mut self) {
+        match self.0.changed().await {
+            Ok(()) => {}
+            // The runtime ends, and nobody asks any more.
+            Err(_) => std::future::pending().await,
+        }
+    }
+}

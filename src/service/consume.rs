@@ -1,0 +1,101 @@
+//! Reading a topic without leaving a trace.
+
+use std::sync::Arc;
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use georepl::cursor::{Entry, ManagedCursor, Position, ReadEntriesError, ReadLimits};
+use georepl::replicator::message::Frame as Message;
+
+use super::Host;
+use super::line::{Broken, Frame, Inbox, Outbox};
+use super::words::{Consumed, Start, Until, position};
+use crate::exit::{Exit, Failure};
+
+/// What to read.
+pub(super) struct What {
+    pub(super) topic: String,
+    pub(super) from: Start,
+    pub(super) count: Option<u64>,
+    pub(super) until: Until,
+}
+
+/// An entry as it is sent.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Consumable {
+    pub(crate) position: Position,
+    pub(crate) payload: Bytes,
+}
+
+/// Sends entries until there are no more, there are enough, or the other side has had enough.
+pub(super) async fn run(
+    host: &Arc<Host>,
+    what: What,
+    inbox: &mut Inbox,
+    outbox: &mut Outbox,
+) -> Result<Consumed, Failure> {
+    let topic = host.topic(&what.topic).await?;
+    let ledger = topic.ledger();
+    let end = ledger.end();
+    let cursor = ManagedCursor::reader(ledger, what.from.at()).map_err(Failure::failed)?;
+    let mut consumed = Consumed { topic: what.topic, entries: 0, last: None };
+    loop {
+        let left = what.count.map_or(u64::MAX, |count| count - consumed.entries);
+        let behind = end.since(cursor.read_position());
+        let wanted = match what.until {
+            Until::End => left.min(behind),
+            Until::Told => left,
+        };
+        if wanted == 0 {
+            return Ok(consumed);
+        }
+        let entries = u32::try_from(wanted).unwrap_or(u32::MAX).min(READ_ENTRIES);
+        let limits = ReadLimits { entries, bytes: READ_BYTES };
+        let read = tokio::select! {
+            read = cursor.read_entries_or_wait(limits) => read,
+            () = inbox.end() => return Ok(consumed),
+            () = host.closing(), if what.until == Until::Told => return Err(host.ending()),
+        };
+        let entries = match read {
+            Ok(entries) => entries,
+            Err(ReadEntriesError::Terminated) => return Ok(consumed),
+            Err(error) => return Err(Failure::failed(error)),
+        };
+        for entry in entries {
+            consumed.entries += 1;
+            consumed.last = Some(entry.position.to_string());
+            let sent = outbox.feed(Frame::Data(encode(&entry))).await;
+            sent.map_err(|error| Failure::new(Exit::Unreachable, error))?;
+        }
+        let sent = outbox.flush().await;
+        sent.map_err(|error| Failure::new(Exit::Unreachable, error))?;
+    }
+}
+
+/// Position, then payload. What is no message is sent as it is stored.
+pub(super) fn encode(entry: &Entry) -> Bytes {
+    let message = Message::parse(entry.payload.clone());
+    let payload = message.map_or_else(|_| entry.payload.clone(), |message| message.payload());
+    encode_at(entry.position, &payload)
+}
+
+/// Position, then payload.
+pub(super) fn encode_at(position: Position, payload: &[u8]) -> Bytes {
+    let mut bytes = BytesMut::with_capacity(16 + payload.len());
+    bytes.put_u64(position.ledger.get());
+    bytes.put_u64(position.entry.get());
+    bytes.put_slice(payload);
+    bytes.freeze()
+}
+
+pub(crate) fn decode(mut data: Bytes) -> Result<Consumable, Broken> {
+    if data.len() < 16 {
+        return Err(Broken::Garbage("an entry without a position".into()));
+    }
+    let (ledger, entry) = (data.get_u64(), data.get_u64());
+    Ok(Consumable { position: position(ledger, entry), payload: data })
+}
+
+/// Entries read at once.
+const READ_ENTRIES: u32 = 500;
+/// Bytes read at once.
+const READ_BYTES: u64 = 1 << 20;

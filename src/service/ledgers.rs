@@ -1,0 +1,173 @@
+//! Ledgers, below topics: their records, their entries, their copies.
+
+use std::sync::Arc;
+
+use georepl::cursor::Position;
+use georepl::storage::{
+    CopyState, EntryId, LedgerId, LedgerMetadata, LedgerReader, LedgerState, decode_metadata,
+    ledger_key,
+};
+
+use super::Host;
+use super::consume::encode_at;
+use super::line::{Frame, Outbox};
+use super::topics::guard;
+use super::words::{Consent, Ensemble, LedgerCheck, LedgerEnd, LedgerRecord, Reply};
+use crate::exit::{Exit, Failure};
+
+/// The records of all ledgers, in the order of their ids.
+pub(super) async fn list(host: &Arc<Host>) -> Result<Vec<LedgerRecord>, Failure> {
+    let mut records = Vec::new();
+    for ledger in ids(host).await? {
+        // One that was deleted meanwhile is left out.
+        if let Some(metadata) = metadata(host, ledger).await? {
+            records.push(told(ledger, &metadata));
+        }
+    }
+    Ok(records)
+}
+
+/// The record of one ledger.
+pub(super) async fn record(host: &Arc<Host>, ledger: u64) -> Result<LedgerRecord, Failure> {
+    Ok(told(LedgerId(ledger), &existing(host, LedgerId(ledger)).await?))
+}
+
+/// Sends confirmed entries of a ledger.
+pub(super) async fn read(
+    host: &Arc<Host>,
+    ledger: u64,
+    first: u64,
+    last: Option<u64>,
+    outbox: &mut Outbox,
+) -> Result<LedgerEnd, Failure> {
+    let reader = open(host, LedgerId(ledger)).await?;
+    let end = EntryId::following(reader.last_add_confirmed()).get();
+    let end = last.map_or(end, |last| end.min(last.saturating_add(1)));
+    let mut next = first;
+    while next < end {
+        let through = end.min(next + READ_ENTRIES) - 1;
+        let entries = reader.read(EntryId(next), EntryId(through)).await;
+        for entry in entries.map_err(Failure::failed)? {
+            let data = encode_at(Position::new(reader.id(), entry.id), &entry.payload);
+            let sent = outbox.feed(Frame::Data(data)).await;
+            sent.map_err(|error| Failure::new(Exit::Unreachable, error))?;
+        }
+        next = through + 1;
+    }
+    Ok(LedgerEnd { ledger, entries: end.saturating_sub(first) })
+}
+
+/// Looks at every copy of these ledgers, or of all.
+pub(super) async fn check(
+    host: &Arc<Host>,
+    ledgers: Vec<u64>,
+    outbox: &mut Outbox,
+) -> Result<Vec<LedgerCheck>, Failure> {
+    let chosen = match ledgers.is_empty() {
+        true => ids(host).await?,
+        false => ledgers.into_iter().map(LedgerId).collect(),
+    };
+    let of = chosen.len();
+    let mut reports = Vec::new();
+    for ledger in chosen {
+        existing(host, ledger).await?;
+        let report = host.region.client().check(ledger, |_| {}).await;
+        let report =
+            report.map_err(|error| Failure::failed(format!("ledger {ledger}: {error}")))?;
+        let under_replicated =
+            report.fragments.iter().map(|fragment| fragment.entries_under_replicated).sum();
+        let runs = report.fragments.iter().flat_map(|fragment| &fragment.copies);
+        let bad = runs.filter(|run| run.state != CopyState::Present).map(|run| {
+            format!("entries {} to {} on {}: {}", run.first, run.last, run.bookie, run.state)
+        });
+        reports.push(LedgerCheck {
+            ledger: ledger.get(),
+            state: state(report.state).to_owned(),
+            entries: EntryId::following(report.last_add_confirmed).get(),
+            under_replicated,
+            findings: bad.collect(),
+        });
+        let progress = serde_json::json!({ "checked": reports.len(), "of": of });
+        let told = outbox.word(&Reply::Progress(progress)).await;
+        told.map_err(|error| Failure::new(Exit::Unreachable, error))?;
+    }
+    Ok(reports)
+}
+
+/// Finds out where a ledger ends, and closes it there.
+pub(super) async fn recover(
+    host: &Arc<Host>,
+    ledger: u64,
+    consent: Consent,
+) -> Result<LedgerEnd, Failure> {
+    let id = LedgerId(ledger);
+    if existing(host, id).await?.state() == LedgerState::Open {
+        guard(consent, || {
+            format!("ledger {ledger} is open, and whoever writes it would be fenced")
+        })?;
+    }
+    let password = &host.region.ledgers().password;
+    let reader = host.region.client().recover(id, password).await.map_err(Failure::failed)?;
+    Ok(LedgerEnd { ledger, entries: EntryId::following(reader.last_add_confirmed()).get() })
+}
+
+async fn ids(host: &Host) -> Result<Vec<LedgerId>, Failure> {
+    let names = host.region.store().children("ledgers").await.map_err(Failure::failed)?;
+    let ids = names.iter().filter_map(|name| name.strip_prefix('L')?.parse().ok());
+    Ok(ids.map(LedgerId).collect())
+}
+
+async fn metadata(host: &Host, ledger: LedgerId) -> Result<Option<LedgerMetadata>, Failure> {
+    let stored = host.region.store().get(&ledger_key(ledger)).await.map_err(Failure::failed)?;
+    let decoded = stored.map(|stored| decode_metadata(&stored.value)).transpose();
+    decoded.map_err(|error| Failure::failed(format!("the record of ledger {ledger}: {error}")))
+}
+
+async fn existing(host: &Host, ledger: LedgerId) -> Result<LedgerMetadata, Failure> {
+    let missing =
+        || Failure::failed(format!("there is no ledger {ledger}; see georepl ledger list"));
+    metadata(host, ledger).await?.ok_or_else(missing)
+}
+
+async fn open(host: &Host, ledger: LedgerId) -> Result<LedgerReader, Failure> {
+    existing(host, ledger).await?;
+    let password = &host.region.ledgers().password;
+    host.region.client().open(ledger, password).await.map_err(Failure::failed)
+}
+
+fn told(ledger: LedgerId, metadata: &LedgerMetadata) -> LedgerRecord {
+    let sizes = metadata.sizes();
+    let end = match metadata.state() {
+        LedgerState::Closed(end) => Some(end),
+        LedgerState::Open | LedgerState::InRecovery => None,
+    };
+    let ensembles = metadata.ensembles().iter().map(|(first, bookies)| Ensemble {
+        first_entry: first.get(),
+        bookies: bookies.iter().map(ToString::to_string).collect(),
+    });
+    let custom = metadata.custom().iter();
+    LedgerRecord {
+        ledger: ledger.get(),
+        state: state(metadata.state()).to_owned(),
+        ensemble: sizes.ensemble(),
+        write_quorum: sizes.write(),
+        ack_quorum: sizes.ack(),
+        entries: end.map(|end| EntryId::following(end.last_entry).get()),
+        bytes: end.map(|end| end.length),
+        ensembles: ensembles.collect(),
+        custom: custom
+            .map(|(key, value)| (key.clone(), String::from_utf8_lossy(value).into_owned()))
+            .collect(),
+    }
+}
+
+fn state(state: LedgerState) -> &'static str {
+    match state {
+        LedgerState::Open => "open",
+        LedgerState::InRecovery => "in-recovery",
+        LedgerState::Closed(_) => "closed",
+    }
+}
+
+/// Entries read at once.
+const READ_ENTRIES: u64 = 256;

@@ -1,0 +1,184 @@
+//! Topics on their way to remotes: why they do not move, and moving their cursors by hand.
+
+use std::sync::Arc;
+
+use georepl::cursor::{ManagedCursor, ManagedLedger, Offset, Progress, StartAt};
+use georepl::replicator::{EmbeddedTopic, Wake, Why};
+
+use super::Host;
+use super::words::{Consent, Link, Move, Moved, Run};
+use crate::exit::{Exit, Failure};
+
+/// The cursor of a topic for a remote has Pulsar's name.
+pub(super) fn cursor_name(remote: &str) -> String {
+    format!("{CURSOR_PREFIX}{remote}")
+}
+
+/// The remote whose cursor this is; none for other cursors.
+pub(super) fn remote_of(cursor: &str) -> Option<&str> {
+    cursor.strip_prefix(CURSOR_PREFIX)
+}
+
+const CURSOR_PREFIX: &str = "pulsar.repl.";
+
+/// Why each of these topics, or all, does not get on to its remotes.
+pub(super) async fn why(host: &Arc<Host>, topics: Vec<String>) -> Result<Vec<Link>, Failure> {
+    let mut links = Vec::new();
+    for name in chosen(host, topics).await? {
+        let topic = host.topic(&name).await?;
+        for cursor in topic.ledger().cursors() {
+            if let Some(remote) = remote_of(&cursor) {
+                links.push(link(host, &topic, remote).await?);
+            }
+        }
+    }
+    Ok(links)
+}
+
+/// The topics that were named, or all.
+pub(super) async fn chosen(host: &Host, topics: Vec<String>) -> Result<Vec<String>, Failure> {
+    match topics.is_empty() {
+        true => host.region.topics().await.map_err(Failure::failed),
+        false => Ok(topics),
+    }
+}
+
+async fn link(host: &Host, topic: &EmbeddedTopic, remote: &str) -> Result<Link, Failure> {
+    let name = topic.ledger().name().to_owned();
+    let running = host.replicators.lock().get(&(name.clone(), remote.to_owned())).cloned();
+    if let Some(replicator) = running {
+        let why = replicator.why();
+        return Ok(Link {
+            topic: name,
+            remote: remote.to_owned(),
+            backlog: why.backlog,
+            reason: why.reason.name().to_owned(),
+            since_seconds: why.since.as_secs_f64(),
+            stuck: why.wake == Wake::Operator && why.backlog > 0,
+            why: text(&why),
+        });
+    }
+    let backlog = open_cursor(topic.ledger(), remote).await?.backlog();
+    Ok(Link {
+        topic: name,
+        remote: remote.to_owned(),
+        backlog,
+        reason: "not-running".to_owned(),
+        since_seconds: 0.0,
+        stuck: backlog > 0,
+        why: format!("{backlog} entries behind: no replicator runs; start georepl replicate"),
+    })
+}
+
+pub(super) fn text(why: &Why) -> String {
+    why.to_string()
+}
+
+pub(super) async fn open_cursor(
+    ledger: &ManagedLedger,
+    remote: &str,
+) -> Result<Arc<ManagedCursor>, Failure> {
+    let cursor = ManagedCursor::open(ledger, &cursor_name(remote), StartAt::Earliest).await;
+    cursor.map_err(Failure::failed)
+}
+
+/// Moves the cursor of a remote, or says what that would do.
+pub(super) async fn moved(
+    host: &Arc<Host>,
+    name: String,
+    remote: String,
+    how: Move,
+    run: Run,
+    consent: Consent,
+) -> Result<Moved, Failure> {
+    let topic = host.topic(&name).await?;
+    let ledger = topic.ledger();
+    if !ledger.cursors().contains(&cursor_name(&remote)) {
+        let message = format!("{name} was never replicated to {remote}; see georepl status");
+        return Err(Failure::failed(message));
+    }
+    if host.replicators.lock().contains_key(&(name.clone(), remote.clone())) {
+        let message = format!("{name} is being replicated to {remote}; stop that first");
+        return Err(Failure::new(Exit::Refused, message));
+    }
+    let cursor = open_cursor(ledger, &remote).await?;
+    let mut report = plan(&cursor, how)?;
+    if run == Run::Real {
+        guard(&report, how, consent)?;
+        carry_out(&cursor, how, &report).await?;
+        report.done = true;
+        report.backlog = cursor.backlog();
+        let Moved { passed_over, sent_again, .. } = report;
+        tracing::warn!(
+            topic = name,
+            remote,
+            passed_over,
+            sent_again,
+            "the cursor was moved by hand"
+        );
+    }
+    Ok(Moved { topic: name, remote, ..report })
+}
+
+/// What a move would do.
+fn plan(cursor: &ManagedCursor, how: Move) -> Result<Moved, Failure> {
+    let (ledger, mark_delete) = (cursor.ledger(), cursor.mark_delete_offset());
+    let (end, backlog) = (ledger.end(), cursor.backlog());
+    let (passed_over, sent_again, left) = match how {
+        Move::Skip(entries) => (entries.min(backlog), 0, backlog - entries.min(backlog)),
+        Move::Clear => (backlog, 0, 0),
+        Move::Seek(to) => {
+            let to = match to.at() {
+                StartAt::Earliest => ledger.start(),
+                StartAt::Latest => end,
+                StartAt::Position(at) => offset_of(ledger, at)?,
+            };
+            // Single entries that are acknowledged further on count as passed over, which is at most too many.
+            (to.since(mark_delete).min(backlog), mark_delete.since(to), end.since(to))
+        }
+    };
+    let (topic, remote) = (String::new(), String::new());
+    Ok(Moved { topic, remote, done: false, passed_over, sent_again, backlog: left })
+}
+
+fn offset_of(ledger: &ManagedLedger, at: georepl::cursor::Position) -> Result<Offset, Failure> {
+    ledger.offset_of(at).ok_or_else(|| {
+        Failure::new(Exit::Usage, format!("topic {} has no entry {at}", ledger.name()))
+    })
+}
+
+fn guard(report: &Moved, how: Move, consent: Consent) -> Result<(), Failure> {
+    let Moved { passed_over, sent_again, .. } = report;
+    let what = match how {
+        // It was said how many.
+        Move::Skip(_) => return Ok(()),
+        _ if consent == Consent::Given => return Ok(()),
+        Move::Seek(_) | Move::Clear if *sent_again > 0 => {
+            format!("{sent_again} entries would be sent again")
+        }
+        Move::Seek(_) | Move::Clear if *passed_over > 0 => {
+            format!("{passed_over} entries would not be replicated")
+        }
+        Move::Seek(_) | Move::Clear => return Ok(()),
+    };
+    Err(Failure::new(Exit::Refused, format!("{what}; give --yes if that is meant")))
+}
+
+async fn carry_out(cursor: &ManagedCursor, how: Move, plan: &Moved) -> Result<(), Failure> {
+    match how {
+        Move::Skip(entries) => cursor.skip(entries).await.map(drop),
+        Move::Clear => cursor.clear_backlog().await.map(drop),
+        Move::Seek(to) => {
+            // Positions that are sent again must not be taken for duplicates.
+            let again = plan.sent_again > 0;
+            let incarnation = |progress: &mut Progress| {
+                if again {
+                    progress.incarnation += 1;
+                    progress.last_published = None;
+                }
+            };
+            cursor.reset(to.at(), incarnation).await.map(drop)
+        }
+    }
+    .map_err(Failure::failed)
+}

@@ -1,0 +1,18 @@
+//! The process that holds a region carries out commands for itself and for others.
+//!
+//! A command that runs in the process that holds the region takes the same way as one that comes over its socket: a
+//! connection, in memory or not, with one command in it.
+
+mod consume;
+mod host;
+mod ledgers;
+pub(crate) mod line;
+mod links;
+mod publish;
+mod receive;
+mod replicate;
+mod topics;
+pub(crate) mod words;
+
+pub(crate) use consume::{Consumable, decode as decode_entry};
+pub(crate) use host::{Attached, Host, attach};

@@ -1,0 +1,139 @@
+//! The state of a region and its topics, and what ends a topic.
+
+use std::sync::Arc;
+
+use georepl::cursor::ManagedCursor;
+use georepl::storage::bookie_rules::Mode;
+
+use super::Host;
+use super::links::{chosen, remote_of};
+use super::words::{BookieStatus, Changed, Consent, CursorStatus, Status, TopicStatus};
+use crate::exit::{Exit, Failure};
+
+/// How the region is, and these topics, or all.
+pub(super) async fn status(host: &Arc<Host>, topics: Vec<String>) -> Result<Status, Failure> {
+    let region = &host.region;
+    let serving = region
+        .registered()
+        .iter()
+        .map(|bookie| BookieStatus {
+            bookie: bookie.id.to_string(),
+            state: match bookie.mode {
+                Mode::Writable => "writable".to_owned(),
+                Mode::ReadOnly => "read-only".to_owned(),
+            },
+            reason: None,
+        })
+        .collect::<Vec<_>>();
+    let missing = region.missing().iter().map(|missing| BookieStatus {
+        bookie: missing.bookie.to_string(),
+        state: "missing".to_owned(),
+        reason: Some(missing.error.to_string()),
+    });
+    let mut bookies: Vec<_> = serving.into_iter().chain(missing).collect();
+    bookies.sort_by(|a, b| a.bookie.cmp(&b.bookie));
+    let mut statuses = Vec::new();
+    for topic in chosen(host, topics).await? {
+        statuses.push(topic_status(host, topic).await?);
+    }
+    let healthy = bookies.iter().all(|bookie| bookie.state == "writable")
+        && statuses.iter().all(|topic| HEALTHY.contains(&topic.state.as_str()));
+    Ok(Status {
+        region: region.name().to_string(),
+        process: std::process::id(),
+        healthy,
+        bookies,
+        topics: statuses,
+    })
+}
+
+const HEALTHY: [&str; 3] = ["LedgerOpened", "ClosingLedger", "Terminated"];
+
+async fn topic_status(host: &Host, name: String) -> Result<TopicStatus, Failure> {
+    let topic = match host.topic(&name).await {
+        Ok(topic) => topic,
+        Err(failure) => {
+            return Ok(TopicStatus {
+                topic: name,
+                state: "Unopened".to_owned(),
+                reason: Some(failure.message),
+                entries: 0,
+                bytes: 0,
+                cursors: Vec::new(),
+            });
+        }
+    };
+    let mut cursors = Vec::new();
+    for cursor in topic.ledger().cursors() {
+        let remote = remote_of(&cursor).unwrap_or_default().to_owned();
+        let replicating = host.replicators.lock().contains_key(&(name.clone(), remote));
+        let start = georepl::cursor::StartAt::Earliest;
+        let opened = ManagedCursor::open(topic.ledger(), &cursor, start).await;
+        let opened = opened.map_err(Failure::failed)?;
+        cursors.push(CursorStatus {
+            cursor,
+            mark_delete: opened.mark_delete_position().map(|at| at.to_string()),
+            backlog: opened.backlog(),
+            replicating,
+        });
+    }
+    let stats = topic.ledger().internal_stats();
+    Ok(TopicStatus {
+        topic: name,
+        state: stats.state,
+        reason: topic.ledger().refusal().map(|refusal| refusal.to_string()),
+        entries: stats.number_of_entries,
+        bytes: stats.total_size,
+        cursors,
+    })
+}
+
+/// Deletes what every cursor has acknowledged and retention has let go.
+pub(super) async fn trim(host: &Arc<Host>, name: String) -> Result<Changed, Failure> {
+    let topic = host.topic(&name).await?;
+    let ledgers = topic.ledger().trim().await.map_err(Failure::failed)?;
+    Ok(Changed { topic: name, what: format!("deleted {ledgers} ledgers that nobody needs") })
+}
+
+/// Ends a topic for ever.
+pub(super) async fn terminate(
+    host: &Arc<Host>,
+    name: String,
+    consent: Consent,
+) -> Result<Changed, Failure> {
+    let topic = host.topic(&name).await?;
+    guard(consent, || format!("{name} would never take a message again"))?;
+    let last = topic.ledger().terminate().await.map_err(Failure::failed)?;
+    let what = match last {
+        Some(last) => format!("terminated after {last}"),
+        None => "terminated, and it is empty".to_owned(),
+    };
+    Ok(Changed { topic: name, what })
+}
+
+/// Deletes a topic with all that it holds.
+pub(super) async fn delete(
+    host: &Arc<Host>,
+    name: String,
+    consent: Consent,
+) -> Result<Changed, Failure> {
+    let topic = host.topic(&name).await?;
+    let entries = topic.ledger().end().since(topic.ledger().start());
+    guard(consent, || format!("{name} has {entries} entries, which would be lost"))?;
+    if host.replicators.lock().keys().any(|(topic, _)| *topic == name) {
+        let message = format!("{name} is being replicated; stop that first");
+        return Err(Failure::new(Exit::Refused, message));
+    }
+    host.region.delete_topic(&topic).await.map_err(Failure::failed)?;
+    Ok(Changed { topic: name, what: format!("deleted with {entries} entries") })
+}
+
+/// Refuses what cannot be undone, unless it is meant.
+pub(super) fn guard(consent: Consent, what: impl FnOnce() -> String) -> Result<(), Failure> {
+    match consent {
+        Consent::Given => Ok(()),
+        Consent::Missing => {
+            Err(Failure::new(Exit::Refused, format!("{}; give --yes if that is meant", what())))
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! What can be asked of the process that holds a region, and what it answers.
+
+use std::path::PathBuf;
+
+use georepl::cursor::{ManagedLedgerInternalStats, ParsePositionError, Position, StartAt};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::exit::Failure;
+
+/// The version of the protocol. A newer one is refused by name.
+pub(crate) const VERSION: u64 = 1;
+
+/// The line that asks.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Request {
+    pub(crate) georepl: u64,
+    pub(crate) command: Command,
+}
+
+/// What every version of the line has.
+#[derive(Deserialize)]
+pub(crate) struct Versioned {
+    pub(crate) georepl: u64,
+}
+
+/// What is asked for.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Command {
+    /// What the region is called.
+    Name,
+    /// Messages follow as data.
+    Publish {
+        topic: String,
+    },
+    /// Entries come as data.
+    Consume {
+        topic: String,
+        from: Start,
+        count: Option<u64>,
+        until: Until,
+    },
+    Replicate {
+        to: PathBuf,
+        topics: Vec<String>,
+        until: Until,
+    },
+    /// A session of another cluster's topic.
+    Receive {
+        cluster: String,
+        topic: String,
+        owner: u64,
+        counter: u64,
+        incarnation: u64,
+    },
+    Status {
+        topics: Vec<String>,
+    },
+    Why {
+        topics: Vec<String>,
+    },
+    StatsInternal {
+        topic: String,
+    },
+    Ledgers,
+    LedgerRecord {
+        ledger: u64,
+    },
+    /// Entries come as data.
+    LedgerEntries {
+        ledger: u64,
+        first: u64,
+        last: Option<u64>,
+    },
+    CheckLedgers {
+        ledgers: Vec<u64>,
+    },
+    RecoverLedger {
+        ledger: u64,
+        consent: Consent,
+    },
+    Move {
+        topic: String,
+        remote: String,
+        how: Move,
+        run: Run,
+        consent: Consent,
+    },
+    Topics,
+    TrimTopic {
+        topic: String,
+    },
+    TerminateTopic {
+        topic: String,
+        consent: Consent,
+    },
+    DeleteTopic {
+        topic: String,
+        consent: Consent,
+    },
+}
+
+/// Where to begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Start {
+    Earliest,
+    Latest,
+    Position { ledger: u64, entry: u64 },
+}
+
+/// When to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Until {
+    /// With what is there now.
+    End,
+    /// When told to.
+    Told,
+}
+
+/// Whether a guard was told that what it guards is meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Consent {
+    Given,
+    Missing,
+}
+
+/// Whether a change is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Run {
+    Real,
+    /// Only said what it would do.
+    Dry,
+}
+
+/// How the cursor of a remote is moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Move {
+    Seek(Start),
+    Skip(u64),
+    Clear,
+}
+
+/// What is answered.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Reply {
+    /// The command is being carried out. The first answer, unless it is a failure.
+    Taken,
+    /// How far it has come.
+    Progress(Value),
+    /// It is done.
+    Done(Value),
+    Failed(Failure),
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Name {
+    pub(crate) region: String,
+}
+
+/// What was published so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Published {
+    pub(crate) topic: String,
+    pub(crate) messages: u64,
+    pub(crate) bytes: u64,
+    pub(crate) first: Option<String>,
+    pub(crate) last: Option<String>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Consumed {
+    pub(crate) topic: String,
+    pub(crate) entries: u64,
+    pub(crate) last: Option<String>,
+}
+
+/// What became of topics on their way to a remote.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Replicated {
+    pub(crate) from: String,
+    pub(crate) to: String,
+    pub(crate) topics: Vec<Lane>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Lane {
+    pub(crate) topic: String,
+    pub(crate) published: u64,
+    pub(crate) duplicate: u64,
+    pub(crate) filtered: u64,
+    pub(crate) rewinds: u64,
+    pub(crate) backlog: u64,
+    pub(crate) why: String,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Status {
+    pub(crate) region: String,
+    pub(crate) process: u32,
+    pub(crate) healthy: bool,
+    pub(crate) bookies: Vec<BookieStatus>,
+    pub(crate) topics: Vec<TopicStatus>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct BookieStatus {
+    pub(crate) bookie: String,
+    /// `writable`, `read-only` or `missing`.
+    pub(crate) state: String,
+    pub(crate) reason: Option<String>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct TopicStatus {
+    pub(crate) topic: String,
+    /// In Pulsar's words; `Unopened` with a reason if it cannot be opened.
+    pub(crate) state: String,
+    pub(crate) reason: Option<String>,
+    pub(crate) entries: u64,
+    pub(crate) bytes: u64,
+    pub(crate) cursors: Vec<CursorStatus>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct CursorStatus {
+    pub(crate) cursor: String,
+    pub(crate) mark_delete: Option<String>,
+    pub(crate) backlog: u64,
+    pub(crate) replicating: bool,
+}
+
+/// Why a topic does not get on to a remote.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Link {
+    pub(crate) topic: String,
+    pub(crate) remote: String,
+    pub(crate) backlog: u64,
+    /// A stable name.
+    pub(crate) reason: String,
+    pub(crate) since_seconds: f64,
+    pub(crate) why: String,
+    /// Whether nothing will move it but an operator.
+    pub(crate) stuck: bool,
+}
+
+/// The state of a topic, in Pulsar's words.
+pub(crate) type Internal = ManagedLedgerInternalStats;
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct LedgerRecord {
+    pub(crate) ledger: u64,
+    pub(crate) state: String,
+    pub(crate) ensemble: usize,
+    pub(crate) write_quorum: usize,
+    pub(crate) ack_quorum: usize,
+    pub(crate) entries: Option<u64>,
+    pub(crate) bytes: Option<u64>,
+    pub(crate) ensembles: Vec<Ensemble>,
+    /// What the application stored with it, as text.
+    pub(crate) custom: std::collections::BTreeMap<String, String>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Ensemble {
+    pub(crate) first_entry: u64,
+    pub(crate) bookies: Vec<String>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct LedgerCheck {
+    pub(crate) ledger: u64,
+    pub(crate) state: String,
+    pub(crate) entries: u64,
+    pub(crate) under_replicated: u64,
+    /// Copies that are not present, in words.
+    pub(crate) findings: Vec<String>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct LedgerEnd {
+    pub(crate) ledger: u64,
+    pub(crate) entries: u64,
+}
+
+/// A cursor that was moved, or would be.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Moved {
+    pub(crate) topic: String,
+    pub(crate) remote: String,
+    pub(crate) done: bool,
+    /// Entries that will not be replicated.
+    pub(crate) passed_over: u64,
+    /// Entries that will be sent again.
+    pub(crate) sent_again: u64,
+    pub(crate) backlog: u64,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Changed {
+    pub(crate) topic: String,
+    pub(crate) what: String,
+}
+
+impl Start {
+    pub(crate) fn at(self) -> StartAt {
+        match self {
+            Self::Earliest => StartAt::Earliest,
+            Self::Latest => StartAt::Latest,
+            Self::Position { ledger, entry } => StartAt::Position(position(ledger, entry)),
+        }
+    }
+}
+
+impl std::str::FromStr for Start {
+    type Err = ParsePositionError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "earliest" => Ok(Self::Earliest),
+            "latest" => Ok(Self::Latest),
+            position => {
+                let Position { ledger, entry } = position.parse()?;
+                Ok(Self::Position { ledger: ledger.get(), entry: entry.get() })
+            }
+        }
+    }
+}
+
+pub(crate) fn position(ledger: u64, entry: u64) -> Position {
+    Position::new(georepl::storage::LedgerId(ledger), georepl::storage::EntryId(entry))
+}
