@@ -1,5 +1,7 @@
 //! The binary as its user meets it: exit status, standard output and standard error.
 
+mod regions;
+
 use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};

@@ -155,13 +155,8 @@ async fn tell<T: DeserializeOwned>(
     interrupt: Interrupt,
     show: fn(&mut dyn io::Write, &T) -> io::Result<Found>,
 ) -> Result<Found, Failure> {
-    let absent = match command {
-        // Whoever replicates a region that is not there has mistyped its name.
-        Command::Publish { .. } => Absent::Create,
-        _ => Absent::Refuse,
-    };
-    let report =
-        ask(directory, absent, command, interrupt, async |talk| talk.report().await).await?;
+    let talk = async |talk: &mut Talk| talk.report().await;
+    let report = ask(directory, Absent::Refuse, command, interrupt, talk).await?;
     shown(&report, output, show)
 }
 

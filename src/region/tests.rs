@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -114,4 +115,67 @@ async fn topics_with_names_of_nothing_are_refused_by_name() {
         assert!(refused.starts_with(&format!("{bad:?} names no topic")), "{refused}");
     }
     assert!(west.store().children("managed-ledgers").await.unwrap().is_empty(), "nothing is left");
+}
+
+/// The ledgers that bookies hold and those that have a record.
+async fn ledgers(region: &Region) -> [BTreeSet<LedgerId>; 2] {
+    let held = Arc::new(parking_lot::Mutex::new(BTreeSet::new()));
+    let seen = held.clone();
+    let see = move |ledger| {
+        seen.lock().insert(ledger);
+        true
+    };
+    region.bookies.retain_ledgers(see).await.unwrap();
+    let names = region.store().children("ledgers").await.unwrap();
+    let listed = names.iter().map(|name| LedgerId(name[1..].parse().unwrap())).collect();
+    let held = held.lock().clone();
+    [held, listed]
+}
+
+#[tokio::test]
+async fn region_on_disk_has_after_reopening_what_was_acknowledged() {
+    let temporary = tempfile::tempdir().unwrap();
+    let directory = temporary.path().join("east");
+    let east = Region::open(&directory).await.unwrap();
+    let topic = east.topic(TOPIC).await.unwrap();
+    for n in 0..3 {
+        topic.publish(message(n)).await.unwrap();
+    }
+    let second = Region::open(&directory).await.unwrap_err();
+    assert!(matches!(second, OpenRegionError::InUse { pid: Some(_), .. }), "{second}");
+    drop(topic);
+    east.close().await.unwrap();
+    drop(east);
+    let east = Region::open(&directory).await.unwrap();
+    assert_eq!((&**east.name(), east.topics().await.unwrap()), ("east", vec![TOPIC.to_owned()]));
+    assert_eq!(east.existing_topic("a/b/c").await.map(|topic| topic.is_some()), Ok(false));
+    let topic = east.topic(TOPIC).await.unwrap();
+    topic.publish(message(3)).await.unwrap();
+    assert_eq!(payloads(&topic).await, (0..4).map(payload).collect::<Vec<_>>());
+    east.close().await.unwrap();
+}
+
+#[tokio::test]
+async fn bookies_drop_what_was_deleted_and_nothing_else() {
+    let temporary = tempfile::tempdir().unwrap();
+    for region in [
+        Region::builder().name("memory").in_memory(),
+        Region::open(temporary.path().join("disk")).await.unwrap(),
+    ] {
+        let (kept, deleted) =
+            (region.topic(TOPIC).await.unwrap(), region.topic("a/b").await.unwrap());
+        for topic in [&kept, &deleted] {
+            topic.publish(message(0)).await.unwrap();
+        }
+        let before = garbage::collect(&region.bookies, &*region.store()).await.unwrap();
+        assert_eq!(before, 0, "every ledger that is held has a record");
+        region.delete_topic(&deleted).await.unwrap();
+        // Whether its own task or this call comes first.
+        garbage::collect(&region.bookies, &*region.store()).await.unwrap();
+        let [held, listed] = ledgers(&region).await;
+        assert!(held.is_subset(&listed) && !held.is_empty(), "{held:?} {listed:?}");
+        assert_eq!(payloads(&kept).await, [payload(0)]);
+        assert_eq!(region.topics().await.unwrap(), [TOPIC]);
+        region.close().await.unwrap();
+    }
 }

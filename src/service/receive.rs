@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use futures::FutureExt;
 use georepl::cursor::Position;
 use georepl::replicator::{
     EmbeddedRemote, EventSink, Incarnation, OpenError, OpenedSession, Opening, Outgoing, Prepared,
@@ -99,8 +100,8 @@ pub(super) async fn run(
     };
     loop {
         tokio::select! {
-            sent = inbox.data() => match sent.map_err(gone)? {
-                Some(data) => session.submit(vec![decode(data).map_err(gone)?]),
+            sent = sends(inbox) => match sent.map_err(gone)? {
+                Some(batch) => session.submit(batch),
                 None => return Ok(Value::Null),
             },
             event = events.recv() => match event {
@@ -114,6 +115,21 @@ pub(super) async fn run(
             () = host.closing() => return Err(host.ending()),
         }
     }
+}
+
+/// What was sent and is there, at least one; none when the source has ended the session. Cancel-safe: it waits only
+/// while it has nothing.
+async fn sends(inbox: &mut Inbox) -> Result<Option<Vec<Outgoing<Prepared>>>, Broken> {
+    let Some(first) = inbox.data().await? else { return Ok(None) };
+    let mut batch = vec![decode(first)?];
+    let mut bytes = batch[0].entry.frame_bytes();
+    while bytes < BATCH_BYTES {
+        // An end that is seen here is seen again by the next call.
+        let Some(Some(data)) = inbox.data().now_or_never().transpose()? else { break };
+        batch.push(decode(data)?);
+        bytes += batch[batch.len() - 1].entry.frame_bytes();
+    }
+    Ok(Some(batch))
 }
 
 /// The events of a session on their way to its connection. Bounded by the source's window.
@@ -334,6 +350,8 @@ fn decode(mut data: Bytes) -> Result<Outgoing<Prepared>, Broken> {
     Ok(Outgoing { previous: has_previous.then_some(previous), position: at, entry })
 }
 
+/// Sends that are taken at once.
+const BATCH_BYTES: usize = 1 << 20;
 /// What a send has around its entry.
 const SEND_BYTES: usize = 1 + 4 * 8 + 4 + 4;
 
