@@ -7,7 +7,10 @@ use crate::cli::{Cli, Command};
 
 fn args(line: &[&str]) -> DemoArgs {
     let Command::Demo(args) =
-        Cli::try_parse_from(["georepl", "demo"].iter().chain(line)).unwrap().command;
+        Cli::try_parse_from(["georepl", "demo"].iter().chain(line)).unwrap().command
+    else {
+        panic!("it is the demo's command line")
+    };
     args
 }
 
