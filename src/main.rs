@@ -8,6 +8,7 @@ mod interrupt;
 mod service;
 
 use std::io::Write;
+use std::panic::Location;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -27,6 +28,7 @@ async fn main() -> ExitCode {
     // Silent unless asked: the commands have their own words.
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("off"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    report_panics_once();
     let (message, code) = match command {
         Command::Demo(args) => match demo::run(&args).await {
             Ok(demo::Verdict::Passed) => return ExitCode::SUCCESS,
@@ -42,6 +44,19 @@ async fn main() -> ExitCode {
     // Nobody may be listening; then there is nobody to tell.
     let _ = writeln!(std::io::stderr(), "georepl: {message}");
     ExitCode::from(code)
+}
+
+/// A damaged file makes its database panic, which is caught where it is opened and told as an error. It goes to the log
+/// alone; every other panic is a defect, and shown as always.
+fn report_panics_once() {
+    let shown = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let in_database = |at: &Location<'_>| at.file().contains("/redb-");
+        match panic.location().is_some_and(in_database) {
+            true => tracing::error!("{panic}"),
+            false => shown(panic),
+        }
+    }));
 }
 
 async fn on_region(command: RegionCommand) -> Result<Found, Failure> {

@@ -213,9 +213,7 @@ impl Host {
             }
             Command::Status { topics } => told(topics::status(self, topics).await?),
             Command::Why { topics } => told(links::why(self, topics).await?),
-            Command::StatsInternal { topic } => {
-                told(self.topic(&topic).await?.ledger().internal_stats())
-            }
+            Command::StatsInternal { topic } => told(topics::internal(self, topic).await?),
             Command::Ledgers => told(ledgers::list(self).await?),
             Command::LedgerRecord { ledger } => told(ledgers::record(self, ledger).await?),
             Command::LedgerEntries { ledger, first, last } => {

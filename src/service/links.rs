@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use georepl::cursor::{ManagedCursor, ManagedLedger, Offset, Progress, StartAt};
-use georepl::replicator::{EmbeddedTopic, Wake, Why};
+use georepl::cursor::{ManagedCursor, ManagedLedger, Offset, Position, StartAt};
+use georepl::replicator::{Change, EmbeddedTopic, Incarnation, Replicator, Wake, Why};
 
 use super::Host;
 use super::words::{Consent, Link, Move, Moved, Run};
@@ -97,15 +97,15 @@ pub(super) async fn moved(
         let message = format!("{name} was never replicated to {remote}; see georepl status");
         return Err(Failure::failed(message));
     }
-    if host.replicators.lock().contains_key(&(name.clone(), remote.clone())) {
-        let message = format!("{name} is being replicated to {remote}; stop that first");
-        return Err(Failure::new(Exit::Refused, message));
-    }
+    let running = host.replicators.lock().get(&(name.clone(), remote.clone())).cloned();
     let cursor = open_cursor(ledger, &remote).await?;
     let mut report = plan(&cursor, how)?;
     if run == Run::Real {
         guard(&report, how, consent)?;
-        carry_out(&cursor, how, &report).await?;
+        match running {
+            Some(replicator) => order(&replicator, how).await?,
+            None => carry_out(&cursor, how).await?,
+        }
         report.done = true;
         report.backlog = cursor.backlog();
         let Moved { passed_over, sent_again, .. } = report;
@@ -141,7 +141,7 @@ fn plan(cursor: &ManagedCursor, how: Move) -> Result<Moved, Failure> {
     Ok(Moved { topic, remote, done: false, passed_over, sent_again, backlog: left })
 }
 
-fn offset_of(ledger: &ManagedLedger, at: georepl::cursor::Position) -> Result<Offset, Failure> {
+fn offset_of(ledger: &ManagedLedger, at: Position) -> Result<Offset, Failure> {
     ledger.offset_of(at).ok_or_else(|| {
         Failure::new(Exit::Usage, format!("topic {} has no entry {at}", ledger.name()))
     })
@@ -164,20 +164,28 @@ fn guard(report: &Moved, how: Move, consent: Consent) -> Result<(), Failure> {
     Err(Failure::new(Exit::Refused, format!("{what}; give --yes if that is meant")))
 }
 
-async fn carry_out(cursor: &ManagedCursor, how: Move, plan: &Moved) -> Result<(), Failure> {
+/// Lets the replicator that runs do it.
+async fn order(replicator: &Replicator, how: Move) -> Result<(), Failure> {
+    match how {
+        Move::Skip(entries) => replicator.skip(entries).await,
+        Move::Clear => replicator.clear().await,
+        Move::Seek(to) => replicator.seek(to.at()).await,
+    }
+    .map(drop)
+    .map_err(Failure::failed)
+}
+
+/// Does it where no replicator runs.
+async fn carry_out(cursor: &ManagedCursor, how: Move) -> Result<(), Failure> {
     match how {
         Move::Skip(entries) => cursor.skip(entries).await.map(drop),
         Move::Clear => cursor.clear_backlog().await.map(drop),
         Move::Seek(to) => {
+            let to = to.at();
             // Positions that are sent again must not be taken for duplicates.
-            let again = plan.sent_again > 0;
-            let incarnation = |progress: &mut Progress| {
-                if again {
-                    progress.incarnation += 1;
-                    progress.last_published = None;
-                }
-            };
-            cursor.reset(to.at(), incarnation).await.map(drop)
+            let incarnation = Incarnation(cursor.progress().incarnation + 1);
+            let seek = Change::Seek { to, incarnation };
+            cursor.reset(to, |progress| seek.apply(progress)).await.map(drop)
         }
     }
     .map_err(Failure::failed)

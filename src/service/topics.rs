@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use georepl::cursor::ManagedCursor;
+use georepl::cursor::{ManagedCursor, ManagedLedger, StartAt};
 use georepl::storage::bookie_rules::Mode;
 
 use super::Host;
 use super::links::{chosen, remote_of};
-use super::words::{BookieStatus, Changed, Consent, CursorStatus, Status, TopicStatus};
+use super::words::{BookieStatus, Changed, Consent, CursorStatus, Internal, Status, TopicStatus};
 use crate::exit::{Exit, Failure};
 
 /// How the region is, and these topics, or all.
@@ -64,12 +64,10 @@ async fn topic_status(host: &Host, name: String) -> Result<TopicStatus, Failure>
         }
     };
     let mut cursors = Vec::new();
-    for cursor in topic.ledger().cursors() {
+    for opened in open_cursors(topic.ledger()).await? {
+        let cursor = opened.name().to_owned();
         let remote = remote_of(&cursor).unwrap_or_default().to_owned();
         let replicating = host.replicators.lock().contains_key(&(name.clone(), remote));
-        let start = georepl::cursor::StartAt::Earliest;
-        let opened = ManagedCursor::open(topic.ledger(), &cursor, start).await;
-        let opened = opened.map_err(Failure::failed)?;
         cursors.push(CursorStatus {
             cursor,
             mark_delete: opened.mark_delete_position().map(|at| at.to_string()),
@@ -86,6 +84,23 @@ async fn topic_status(host: &Host, name: String) -> Result<TopicStatus, Failure>
         bytes: stats.total_size,
         cursors,
     })
+}
+
+/// The state of a topic, in Pulsar's words.
+pub(super) async fn internal(host: &Arc<Host>, name: String) -> Result<Internal, Failure> {
+    let topic = host.topic(&name).await?;
+    // Those that are open are shown.
+    let _cursors = open_cursors(topic.ledger()).await?;
+    Ok(topic.ledger().internal_stats())
+}
+
+async fn open_cursors(ledger: &ManagedLedger) -> Result<Vec<Arc<ManagedCursor>>, Failure> {
+    let mut cursors = Vec::new();
+    for cursor in ledger.cursors() {
+        let opened = ManagedCursor::open(ledger, &cursor, StartAt::Earliest).await;
+        cursors.push(opened.map_err(Failure::failed)?);
+    }
+    Ok(cursors)
 }
 
 /// Deletes what every cursor has acknowledged and retention has let go.
