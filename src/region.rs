@@ -5,7 +5,7 @@ mod directory;
 mod error;
 mod garbage;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
@@ -314,16 +314,20 @@ impl Bookies {
         }
     }
 
-    async fn retain_ledgers(
-        &self,
-        keep: impl Fn(LedgerId) -> bool + Send + Sync + 'static,
-    ) -> Result<(), DeleteLedgersError> {
+    async fn ledgers(&self) -> BTreeSet<LedgerId> {
+        match self {
+            Self::Memory(memory) => memory.bookies.ledgers(),
+            Self::Disk(bookies) => bookies.ledgers().await,
+        }
+    }
+
+    async fn delete_ledgers(&self, ledgers: BTreeSet<LedgerId>) -> Result<(), DeleteLedgersError> {
         match self {
             Self::Memory(memory) => {
-                memory.bookies.retain_ledgers(keep);
+                memory.bookies.delete_ledgers(ledgers);
                 Ok(())
             }
-            Self::Disk(bookies) => bookies.retain_ledgers(keep).await,
+            Self::Disk(bookies) => bookies.delete_ledgers(ledgers).await,
         }
     }
 }

@@ -66,7 +66,7 @@ use keeping::{Keeper, Stored};
 /// let limits = ReadLimits { entries: 100, bytes: 1 << 20 };
 /// let entries = cursor.read_entries_or_wait(limits).await?;
 /// assert_eq!(entries[0].payload, "first");
-/// cursor.mark_delete(entries[0].position)?;
+/// cursor.mark_delete(entries[0].position).await?;
 /// assert_eq!(cursor.backlog(), 0);
 /// # Ok(())
 /// # }
@@ -496,7 +496,8 @@ impl Opened {
         let Found { state, mut notes } = found;
         let progress = Progress::from_properties(state.properties)?;
         let machine = ledger.with_chain(|chain| {
-            let at = state.mark_delete.map_or(Located::At(chain.start()), |at| chain.locate(at));
+            let at = state.mark_delete;
+            let at = at.map_or_else(|| Located::At(chain.start()), |at| chain.locate(at));
             if let (Located::Beyond(_), Some(place)) = (at, state.mark_delete) {
                 notes.push(format!(
                     "it has acknowledged {place}, which its topic does not have: the topic lost \

@@ -6,7 +6,6 @@
 //!
 //! In any other order a ledger could be dropped that was created in between.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -15,7 +14,6 @@ use georepl_storage::{
     DeleteLedgersError, Expected, LedgerId, MetadataError, MetadataStore, Version, Versioned,
     ledger_key,
 };
-use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::Bookies;
@@ -31,15 +29,7 @@ pub(super) enum Error {
 
 /// Lets the bookies drop what was deleted. Says how many ledgers that were.
 pub(super) async fn collect(bookies: &Bookies, store: &dyn MetadataStore) -> Result<usize, Error> {
-    let held = Arc::new(Mutex::new(BTreeSet::new()));
-    let seen = held.clone();
-    bookies
-        .retain_ledgers(move |ledger| {
-            seen.lock().insert(ledger);
-            true
-        })
-        .await?;
-    let mut doomed = std::mem::take(&mut *held.lock());
+    let mut doomed = bookies.ledgers().await;
     for name in store.children(LEDGERS).await? {
         // What is no ledger's record names no ledger to keep.
         if let Some(ledger) = name.strip_prefix('L').and_then(|id| id.parse().ok()) {
@@ -48,7 +38,7 @@ pub(super) async fn collect(bookies: &Bookies, store: &dyn MetadataStore) -> Res
     }
     let dropped = doomed.len();
     if dropped > 0 {
-        bookies.retain_ledgers(move |ledger| !doomed.contains(&ledger)).await?;
+        bookies.delete_ledgers(doomed).await?;
     }
     Ok(dropped)
 }

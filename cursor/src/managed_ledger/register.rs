@@ -71,7 +71,7 @@ pub(super) async fn listed(
         let stored = store.get(&format!("{topic_key}/{child}")).await?;
         let floor = stored.and_then(|stored| floor_of(&child, &stored.value, chain));
         let cursor: Weak<dyn Registered> = Weak::<Nobody>::new();
-        let floor = Some(floor.unwrap_or(chain.start()));
+        let floor = Some(floor.unwrap_or_else(|| chain.start()));
         cursors.insert(decoded(&child), Registration { cursor, floor });
     }
     Ok(cursors)

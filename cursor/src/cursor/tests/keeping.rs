@@ -21,7 +21,7 @@ async fn record(region: &Region) -> CursorRecord {
 async fn snapshots(region: &Region) -> (LedgerId, Vec<Snapshot>) {
     let ledger = record(region).await.cursor_ledger.unwrap();
     let entries = region.memory.entries(&region.bookies[0], ledger);
-    (ledger, entries.iter().map(|e| Snapshot::decode(&e.payload()).unwrap()).collect())
+    (ledger, entries.iter().map(|e| Snapshot::decode(e.payload()).unwrap()).collect())
 }
 
 /// Waits until the ledger is deleted, which a task does.
