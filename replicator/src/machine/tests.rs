@@ -258,7 +258,10 @@ fn opening_that_times_out_is_no_lost_link_and_no_receipt_timeout() {
 
 #[test]
 fn why_keeps_the_last_failure_while_it_connects_again() {
-    let mut tested = Tested { machine: Machine::new(Limits::default(), 9, None), now: at(0) };
+    let mut tested = Tested {
+        machine: Machine::new(Limits::default(), Poison::Block, 9, &Progress::default()),
+        now: at(0),
+    };
     tested.input(Input::Start);
     let error = OpenError::Unreachable("no route to east".into());
     tested.input(Input::OpenFailed { session: session(1), error });
