@@ -115,7 +115,8 @@ async fn ledger(command: LedgerCommand, interrupt: Interrupt) -> Result<Found, F
 async fn on_topic(command: TopicCommand, interrupt: Interrupt) -> Result<Found, Failure> {
     let (Place { region }, output, command) = match command {
         TopicCommand::List { place, output } => {
-            return tell(&place.region, Command::Topics, &output, interrupt, show::topics).await;
+            let show = |out: &mut dyn io::Write, topics: &Vec<String>| show::topics(out, topics);
+            return tell(&place.region, Command::Topics, &output, interrupt, show).await;
         }
         TopicCommand::Trim(one) => (one.place, one.output, Command::TrimTopic { topic: one.topic }),
         TopicCommand::Terminate(ended) => {

@@ -161,7 +161,7 @@ pub(super) fn recovered(out: &mut dyn Write, end: &LedgerEnd) -> Shown {
     Ok(Found::Healthy)
 }
 
-pub(super) fn topics(out: &mut dyn Write, topics: &Vec<String>) -> Shown {
+pub(super) fn topics(out: &mut dyn Write, topics: &[String]) -> Shown {
     topics.iter().try_for_each(|topic| writeln!(out, "{topic}"))?;
     Ok(Found::Healthy)
 }
