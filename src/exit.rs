@@ -53,3 +53,9 @@ impl Failure {
         Self::new(Exit::Failed, message)
     }
 }
+
+/// Tells a person something. There may be nobody any more, which is no failure.
+pub(crate) fn say(words: impl std::fmt::Display) {
+    use std::io::Write;
+    let _ = writeln!(std::io::stderr(), "georepl: {words}");
+}

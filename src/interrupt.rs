@@ -3,6 +3,8 @@
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
+use crate::exit::say;
+
 /// Whether the process was asked to end. Clones are told the same.
 #[derive(Clone)]
 pub(crate) struct Interrupt(watch::Receiver<bool>);
@@ -22,7 +24,7 @@ impl Interrupt {
                 if told.send_replace(true) {
                     std::process::exit(128 + 2);
                 }
-                eprintln!("georepl: ending; a second signal ends it at once");
+                say("ending; a second signal ends it at once");
             }
         });
         Ok(Self(receiver))

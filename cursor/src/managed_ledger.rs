@@ -508,9 +508,19 @@ impl Inner {
         let room = (entries_max - current.entries_sent, bytes_max - current.bytes_sent);
         let (payloads, bytes) = state.queue.take_unsent(room.0, room.1);
         let count = payloads.len() as u64;
-        // A ledger that has failed says so through its sink as well, which takes back what it was sent.
-        if count == 0 || current.writer.append(payloads).is_err() {
+        if count == 0 {
             return Sent::All;
+        }
+        match current.writer.append(payloads) {
+            Ok(_) => {}
+            // Its owner has closed it, which is no failure.
+            Err(write::Error::Closed { .. }) => return Sent::All,
+            // It says so through its sink as well, but that may have been before it was the current one.
+            Err(error) => {
+                current.failure = Some(error);
+                current.progress = Progress::RollingOver;
+                return Sent::Full;
+            }
         }
         current.entries_sent += count;
         current.bytes_sent += bytes;

@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::cli::{LedgerCommand, Output, Place, RegionCommand, TopicCommand, consent, until};
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, say};
 use crate::interrupt::Interrupt;
 use crate::service::line::{self, Broken, Duplex, Frame, Inbox, Outbox};
 use crate::service::words::{self, Command, Move, Reply, Request, VERSION};
@@ -139,10 +139,10 @@ async fn serve(directory: &Path, mut interrupt: Interrupt) -> Result<Found, Fail
             Err(Failure::failed(message))
         }
         Attached::Local(host) => {
-            eprintln!("georepl: serving the region in {}; Ctrl-C ends it", directory.display());
+            say(format_args!("serving the region in {}; Ctrl-C ends it", directory.display()));
             interrupt.wait().await;
             host.close().await?;
-            eprintln!("georepl: the region is closed");
+            say("the region is closed");
             Ok(Found::Healthy)
         }
     }
@@ -263,8 +263,21 @@ impl Talk {
         request: &Request,
         interrupt: Interrupt,
     ) -> Result<Self, NotTaken> {
-        let (mut inbox, outbox) = line::ask(stream, request).await?;
-        match inbox.next().await? {
+        let taken = async {
+            let (mut inbox, outbox) = line::ask(stream, request).await?;
+            let word = inbox.next().await?;
+            Ok::<_, Broken>((inbox, outbox, word))
+        };
+        let silent = |_| {
+            let message = format!(
+                "the process that holds the region has not answered for {} s; it may hang or be stopped",
+                line::ANSWER.as_secs()
+            );
+            NotTaken::Failed(Failure::new(Exit::Unreachable, message))
+        };
+        let (inbox, outbox, word) =
+            tokio::time::timeout(line::ANSWER, taken).await.map_err(silent)??;
+        match word {
             Some(Frame::Word(word)) => match line::parse(&word)? {
                 Reply::Taken => Ok(Self { inbox, outbox, interrupt }),
                 Reply::Failed(failure) => Err(NotTaken::Failed(failure)),

@@ -120,7 +120,7 @@ impl Directory {
         let name = wanted.name.clone().or_else(from_path).unwrap_or_default();
         let manifest = Manifest::new(&name, wanted.bookies)?;
         match found {
-            None => fs::create_dir_all(path).map_err(|error| disk(path, "create", error))?,
+            None => create_durably(path).map_err(|error| disk(path, "create", error))?,
             Some(_) => refuse_foreign(path)?,
         }
         Ok(Some(manifest))
@@ -192,6 +192,18 @@ fn read_manifest(path: &Path) -> Result<Option<Manifest>, OpenRegionError> {
         });
     }
     serde_json::from_slice(&text).map(Some).map_err(damaged)
+}
+
+/// Creates a directory and those it lies in, with their names: a directory whose name is lost is lost.
+fn create_durably(path: &Path) -> io::Result<()> {
+    let missing = path.ancestors().take_while(|ancestor| !ancestor.exists()).count();
+    fs::create_dir_all(path)?;
+    for parent in path.ancestors().skip(1).take(missing) {
+        // The parent of a relative name is where we are.
+        let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+        File::open(parent)?.sync_all()?;
+    }
+    Ok(())
 }
 
 /// Writes the manifest so that after a crash it is there whole or not at all.

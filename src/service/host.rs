@@ -19,7 +19,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use super::line::{self, Duplex, Inbox, Outbox};
 use super::words::{Command, Name, Reply, Request, VERSION, Versioned};
 use super::{consume, ledgers, links, publish, receive, replicate, topics};
-use crate::exit::{Exit, Failure};
+use crate::exit::{Exit, Failure, say};
 
 /// A region that this process holds, and serves on its socket.
 pub(crate) struct Host {
@@ -104,7 +104,7 @@ impl Host {
             Held::Not(Failure::failed(format!("cannot serve on {}: {error}", socket.display())))
         })?;
         for missing in region.missing() {
-            eprintln!("georepl: {missing}");
+            say(missing);
         }
         let host = Arc::new(Self {
             region: Arc::new(region),
@@ -136,7 +136,11 @@ impl Host {
         }
         self.closing.send_replace(true);
         let mut serving = std::mem::take(&mut *self.serving.lock());
-        while serving.join_next().await.is_some() {}
+        // Whoever does not take their answer, or whom storage holds, is not waited for any longer.
+        let served = async { while serving.join_next().await.is_some() {} };
+        if tokio::time::timeout(SERVED, served).await.is_err() {
+            serving.shutdown().await;
+        }
         self.region.close().await.map_err(Failure::failed)
     }
 
@@ -175,7 +179,8 @@ impl Host {
 
     async fn converse(self: &Arc<Self>, stream: Box<dyn Duplex>) {
         // Who asked and went away needs no answer.
-        let Ok((line, mut inbox, mut outbox)) = line::asked(stream).await else { return };
+        let asked = tokio::time::timeout(line::ANSWER, line::asked(stream)).await;
+        let Ok(Ok((line, mut inbox, mut outbox))) = asked else { return };
         let reply = match understood(&line) {
             Err(failure) => Reply::Failed(failure),
             Ok(command) => {
@@ -302,6 +307,8 @@ fn check_length(socket: &Path) -> Result<(), Failure> {
 
 /// Of the address of a socket on all systems, with its last byte 0.
 const SOCKET_PATH_BYTES_MAX: usize = 103;
+/// How long the commands of others have to come to their end.
+const SERVED: Duration = Duration::from_secs(15);
 /// How long a region may be held by a process that does not serve it yet or no more.
 const PATIENCE: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(20);

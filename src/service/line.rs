@@ -10,6 +10,8 @@
 //!
 //! Lines and frames have a bound; what is beyond it, or is not understood, ends the connection with an error.
 
+use std::time::Duration;
+
 use bytes::{BufMut, Bytes, BytesMut};
 use futures::{SinkExt, StreamExt};
 use serde::Serialize;
@@ -35,6 +37,9 @@ pub(crate) enum Frame {
     /// No more will be sent.
     End,
 }
+
+/// How long the other side has to ask, or to say that it has taken what it was asked for.
+pub(crate) const ANSWER: Duration = Duration::from_secs(10);
 
 /// The connection broke, or the other side does not keep to the protocol.
 #[derive(Debug, thiserror::Error)]

@@ -23,7 +23,11 @@ pub(super) async fn run(
     let mut published = Published { topic: name, ..Published::default() };
     let mut more = true;
     while more {
-        let Some(message) = inbox.data().await.map_err(Failure::failed)? else { break };
+        let message = tokio::select! {
+            message = inbox.data() => message.map_err(Failure::failed)?,
+            () = host.closing() => return Err(host.ending()),
+        };
+        let Some(message) = message else { break };
         let mut bytes = message.len();
         let mut batch = vec![frame(published.messages, &message)];
         // What is there already goes along; nothing is waited for.

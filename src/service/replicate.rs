@@ -46,19 +46,20 @@ pub(super) async fn run(
         watch(host, &target, &running, until, inbox, outbox).await
     };
     let outcome = outcome.await;
-    let mut lanes = Vec::new();
+    let (mut lanes, mut kept) = (Vec::new(), Ok(()));
     for Running { topic, cursor, replicator } in &running {
         replicator.shutdown(SHUTDOWN).await;
         host.replicators.lock().remove(&(topic.clone(), target.name.clone()));
         lanes.push(lane(topic, replicator));
-        let kept = cursor.close().await;
-        kept.map_err(|error| Failure::failed(format!("{topic}: {error}")))?;
+        // To the end for all of them, whatever fails for one.
+        let closed = cursor.close().await;
+        kept = kept.and(closed.map_err(|error| Failure::failed(format!("{topic}: {error}"))));
     }
     let closed = match &target.host {
         Some(host) => Box::pin(host.close()).await,
         None => Ok(()),
     };
-    outcome.and(closed)?;
+    outcome.and(kept).and(closed)?;
     Ok(Replicated { from: host.region.name().to_string(), to: target.name, topics: lanes })
 }
 
@@ -148,7 +149,9 @@ async fn watch(
         }
         for Running { topic, replicator, .. } in running {
             let why = replicator.why();
-            if why.wake == Wake::Operator && why.backlog > 0 {
+            // With others that follow, one that waits for an operator says so in the progress, and in `why`.
+            let alone = until == Until::End || running.len() == 1;
+            if alone && why.wake == Wake::Operator && why.backlog > 0 {
                 return Err(Failure::failed(format!("{topic}: {why}")));
             }
         }

@@ -112,8 +112,18 @@ impl Inner {
         let Some(old) = self.writer() else { return Ok(()) };
         // The close waits for the last entries, the creation does not: both run at once.
         let (end, created) = tokio::join!(self.end_ledger(&old), self.create_ledger());
-        let next = created.map_err(|error| self.write_failed(error))?;
-        let listed = match end.and_then(|end| self.chain_next(&old, end, &next)) {
+        let (end, next) = match (end, created) {
+            (Ok(end), Ok(next)) => (end, next),
+            // That it is somebody else's, or what was lost, is the reason that counts.
+            (Err(refusal), created) => {
+                if let Ok(next) = created {
+                    self.discard(&next).await;
+                }
+                return Err(refusal);
+            }
+            (Ok(_), Err(error)) => return Err(self.write_failed(error)),
+        };
+        let listed = match self.chain_next(&old, end, &next) {
             Ok(listed) => listed,
             Err(refusal) => {
                 self.discard(&next).await;

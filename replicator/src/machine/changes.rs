@@ -138,13 +138,14 @@ impl<E> Machine<E> {
         let then = match &self.life {
             Life::Running(flow) if flow.stop_at.is_none() => Then::Start,
             Life::Running(_) => Then::Rest(StopReason::Requested),
-            // What had ended it is what a seek is the answer to.
-            Life::Stopped(StopReason::LaterIncarnation(_) | StopReason::Drained)
-                if matches!(change, Change::Seek { .. }) =>
-            {
-                Then::Rest(StopReason::Requested)
-            }
-            Life::Stopped(reason) => Then::Rest(reason.clone()),
+            // What had ended it is what the change is the answer to.
+            Life::Stopped(reason) => match (reason, &change) {
+                (StopReason::LaterIncarnation(_), Change::Seek { .. })
+                | (StopReason::Drained, Change::Seek { .. } | Change::Release(_)) => {
+                    Then::Rest(StopReason::Requested)
+                }
+                (reason, _) => Then::Rest(reason.clone()),
+            },
             Life::Changing(_) => unreachable!("one change at a time, see take_commands"),
         };
         self.life = Life::Changing(Changing { change, by, then, failures: 0, retry: None });
@@ -266,7 +267,9 @@ impl<E> Machine<E> {
             let begun = self.begun == Some(*position);
             begun || flow.known() == Some(*position) || flow.is_past(*position)
         };
-        self.released().filter(due)
+        // One that has landed comes first, whichever it is: the next incarnation would forget that it has.
+        let landed = flow.known().filter(|at| self.progress.kept.get(at) == Some(&Kept::Released));
+        landed.or_else(|| self.released().filter(due))
     }
 
     /// The steps of a release, each stored before the next: what the remote holds is acknowledged,

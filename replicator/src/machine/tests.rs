@@ -465,6 +465,18 @@ fn released_entry_waits_for_what_is_in_doubt_and_is_first_in_its_incarnation() {
 }
 
 #[test]
+fn released_entry_that_has_landed_is_not_sent_again_for_one_released_later() {
+    let mut progress = kept([0, 2], Kept::Released);
+    progress.incarnation = 2;
+    let mut tested = Tested::keeping(&progress);
+    // 2 was sent first in incarnation 2, and its receipt was lost; 0 was released after it.
+    let outputs = tested.opened(Some(2), 3);
+    assert_eq!(changes(&outputs), Some(Change::Delivered(position(2))), "{outputs:?}");
+    tested.input(Input::Stored(Ok(0)));
+    assert_eq!(tested.machine.progress().kept, kept([0], Kept::Released).kept);
+}
+
+#[test]
 fn released_entry_that_is_not_acknowledged_yet_does_not_overtake_what_is_before_it() {
     let mut tested = Tested::keeping(&kept([1], Kept::Released));
     tested.opened(None, 0);

@@ -284,8 +284,9 @@ impl LedgerReader {
         let mut record = self.record.lock();
         if version > record.1 {
             *record = (Arc::new(metadata), version);
-            self.learn(&record.0, None);
         }
+        // Also of a record that is known: its writer may have gone since, and with it who said what is confirmed.
+        self.learn(&record.0, None);
         Ok(record.0.clone())
     }
 

@@ -315,6 +315,8 @@ impl Driver {
                 Wish::Close => self.machine.handle(now, Input::Close),
                 Wish::Drop => {
                     self.sink = None;
+                    // What could not be noted before, and nobody else knows.
+                    self.mark().await;
                     return;
                 }
             }
