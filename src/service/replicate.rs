@@ -52,8 +52,10 @@ pub(super) async fn run(
         host.replicators.lock().remove(&(topic.clone(), target.name.clone()));
         lanes.push(lane(topic, replicator));
         // To the end for all of them, whatever fails for one.
-        let closed = cursor.close().await;
-        kept = kept.and(closed.map_err(|error| Failure::failed(format!("{topic}: {error}"))));
+        if let Err(error) = cursor.close().await {
+            let failed = Failure::failed(format!("{topic}: {error}"));
+            kept = kept.and(Err(failed));
+        }
     }
     let closed = match &target.host {
         Some(host) => Box::pin(host.close()).await,
