@@ -1,7 +1,4 @@
 //! All interleavings of a ledger's shipped writer and recoveries, within stated bounds.
-//!
-//! Those that take minutes are run by
-//! `cargo test -p georepl-tests --test ledgers -- --ignored --test-threads 1`.
 
 #![expect(unreachable_pub, reason = "a test's modules are read here, not exported")]
 
@@ -134,18 +131,6 @@ fn two_recoveries_agree_when_a_bookie_dies() {
 #[test]
 fn two_recoveries_agree_when_a_bookie_dies_and_a_message_is_lost() {
     check(Bounds { dead: 1, losses: 1, bookies: 3, ..COMPETING }, RECOVERED);
-}
-
-#[test]
-#[ignore = "a search of many minutes, so far without an end"]
-fn two_recoveries_agree_when_a_bookie_is_replaced_and_a_message_is_lost() {
-    check(Bounds { dead: 1, losses: 1, ..COMPETING }, RECOVERED);
-}
-
-#[test]
-#[ignore = "a search of many minutes, so far without an end"]
-fn two_recoveries_of_two_entries_agree() {
-    check(Bounds { entries: 2, bookies: 3, ..COMPETING }, RECOVERED);
 }
 
 #[test]
