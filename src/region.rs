@@ -4,8 +4,9 @@ mod builder;
 mod directory;
 mod error;
 mod garbage;
+mod topics;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
@@ -22,13 +23,14 @@ use georepl_storage::{
     LedgerClient, LedgerId, MemoryBookieRegistry, MemoryBookies, MetadataError, MetadataStore,
     RegisteredBookie,
 };
-use tokio::sync::{Mutex, Notify};
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 pub use builder::RegionBuilder;
 pub use directory::Absent;
 use directory::Directory;
 pub use error::{CloseRegionError, MissingBookie, OpenRegionError};
+use topics::Topics;
 
 /// A region. Its topics are made when they are first asked for, and kept. A topic whose log failed is opened again when
 /// it is next asked for; its cursors must be opened again too.
@@ -61,14 +63,12 @@ pub struct Region {
     transport: Arc<FaultTransport>,
     store: Arc<dyn MetadataStore>,
     client: LedgerClient,
-    topics: Topics,
+    topics: Arc<Topics>,
     missing: Vec<MissingBookie>,
     tasks: parking_lot::Mutex<JoinSet<()>>,
     /// Last, so that it is let go when the files are closed.
     directory: Option<Directory>,
 }
-
-type Topics = Arc<Mutex<BTreeMap<String, EmbeddedTopic>>>;
 
 /// Of everything that a region opens.
 #[derive(Clone, Debug, Default)]
@@ -123,7 +123,7 @@ impl Region {
         let registry = bookies.registry();
         let client =
             LedgerClient::new(transport.clone(), store.clone(), registry, settings.client.clone());
-        let topics = Topics::default();
+        let topics = Arc::<Topics>::default();
         let mut tasks = JoinSet::new();
         tasks.spawn(collect_garbage(Arc::downgrade(&bookies), Arc::downgrade(&store), deleted));
         if let Some(time) = settings.ledgers.retention.time.filter(|time| !time.is_zero()) {
@@ -221,10 +221,10 @@ impl Region {
     /// # Errors
     /// [`DeleteError`]; ask for the topic and delete it again.
     pub async fn delete_topic(&self, topic: &EmbeddedTopic) -> Result<(), DeleteError> {
-        let mut topics = self.topics.lock().await;
+        let mut place = self.topics.hold(topic.ledger().name()).await;
         let deleted = topic.ledger().delete().await;
         // Deleted or not, this handle is closed.
-        topics.remove(topic.ledger().name());
+        *place = None;
         deleted
     }
 
@@ -236,13 +236,12 @@ impl Region {
     pub async fn close(&self) -> Result<(), CloseRegionError> {
         let mut tasks = std::mem::take(&mut *self.tasks.lock());
         tasks.shutdown().await;
-        let topics = self.topics.lock().await;
-        let closing = topics.iter().map(async |(name, topic)| {
-            topic.ledger().close().await.map_err(|error| CloseRegionError {
-                region: self.name.clone(),
-                topic: name.clone(),
-                error,
-            })
+        let closing = self.topics.places().into_iter().map(async |(topic, place)| {
+            // One that is being opened is waited for.
+            let open = place.lock().await.clone();
+            let Some(open) = open else { return Ok(()) };
+            let closed = open.ledger().close().await;
+            closed.map_err(|error| CloseRegionError { region: self.name.clone(), topic, error })
         });
         futures::future::join_all(closing).await.into_iter().collect()
     }
@@ -251,9 +250,8 @@ impl Region {
 #[async_trait]
 impl EmbeddedTopics for Region {
     async fn topic(&self, name: &str) -> Result<EmbeddedTopic, Arc<str>> {
-        // Held while the topic is opened, so that it is opened once.
-        let mut topics = Arc::clone(&self.topics).lock_owned().await;
-        let failed = match topics.get(name) {
+        let mut place = self.topics.hold(name).await;
+        let failed = match &*place {
             None => None,
             Some(topic) => match topic.ledger().refusal() {
                 None | Some(Refusal::Terminated { .. }) => return Ok(topic.clone()),
@@ -280,7 +278,7 @@ impl EmbeddedTopics for Region {
             let log = log.map_err(words)?;
             let opened = EmbeddedTopic::open(log.clone(), settings.topics).await.map_err(words);
             match &opened {
-                Ok(topic) => drop(topics.insert(name, topic.clone())),
+                Ok(topic) => *place = Some(topic.clone()),
                 Err(_) => log.close().await.map_err(words)?,
             }
             opened
@@ -350,16 +348,16 @@ async fn collect_garbage(
 }
 
 /// Time alone makes ledgers old enough to go, so somebody has to look.
-async fn trim_from_time_to_time(
-    topics: Weak<Mutex<BTreeMap<String, EmbeddedTopic>>>,
-    time: Duration,
-) {
+async fn trim_from_time_to_time(topics: Weak<Topics>, time: Duration) {
     let pause = (time / 4).clamp(TRIM_PAUSE_MIN, TRIM_PAUSE_MAX);
     loop {
         tokio::time::sleep(pause).await;
         let Some(topics) = topics.upgrade() else { return };
-        let open: Vec<_> = topics.lock().await.values().cloned().collect();
-        for topic in open {
+        for (_, place) in topics.places() {
+            // What is just being opened or deleted has its turn next time.
+            let Some(topic) = place.try_lock().ok().and_then(|topic| topic.clone()) else {
+                continue;
+            };
             if let Err(error) = topic.ledger().trim().await {
                 tracing::debug!(topic = topic.ledger().name(), "is not trimmed: {error}");
             }

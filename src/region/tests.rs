@@ -7,6 +7,7 @@ use georepl_cursor::{CloseError, ManagedCursor, Offset, StartAt};
 use georepl_replicator::message::{Frame, MessageMetadata, compose};
 use georepl_replicator::{EmbeddedRemote, Replicator, ReplicatorConfig};
 
+use georepl_storage::fault::{Fault, ReleaseOrder};
 use georepl_storage::{Advice, BookieId};
 
 use super::*;
@@ -84,6 +85,39 @@ async fn replication_goes_on_after_the_log_of_the_remote_failed() {
 }
 
 #[tokio::test]
+async fn topic_that_takes_long_to_open_keeps_nobody_from_another() {
+    let east = region("east");
+    let other = "persistent://acme/eu/payments";
+    let (slow, open) = (east.topic(TOPIC).await.unwrap(), east.topic(other).await.unwrap());
+    slow.publish(message(0)).await.unwrap();
+    let down = fail_writes(&east);
+    slow.publish(message(1)).await.unwrap_err();
+    down.iter().for_each(|bookie| memory(&east).up(bookie));
+
+    let bookies: Vec<_> = memory(&east).ids().collect();
+    let way = east.transport();
+    bookies.iter().for_each(|bookie| way.inject(bookie, Fault::HoldRequests));
+    let opening = tokio::spawn({
+        let east = east.clone();
+        async move { payloads(&east.topic(TOPIC).await.unwrap()).await }
+    });
+    let waits = async {
+        while !bookies.iter().any(|bookie| way.held(bookie) > 0) {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), waits).await.expect("its ledger is recovered");
+    let found = east.topic(other).now_or_never().expect("it is open").unwrap();
+    assert!(found.ledger().refusal().is_none());
+    assert_eq!(found.ledger().end(), open.ledger().end());
+    for bookie in &bookies {
+        way.heal(bookie);
+        way.release(bookie, ReleaseOrder::Oldest);
+    }
+    assert_eq!(opening.await.unwrap()[0], payload(0));
+}
+
+#[tokio::test]
 async fn topic_that_was_asked_for_by_somebody_who_left_is_there() {
     let east = region("east");
     let asked = east.topic(TOPIC).now_or_never();
@@ -115,6 +149,7 @@ async fn topics_with_names_of_nothing_are_refused_by_name() {
         assert!(refused.starts_with(&format!("{bad:?} names no topic")), "{refused}");
     }
     assert!(west.store().children("managed-ledgers").await.unwrap().is_empty(), "nothing is left");
+    assert_eq!(west.topics.places().len(), 0, "nor in memory");
 }
 
 /// The ledgers that bookies hold and those that have a record.
