@@ -453,3 +453,6 @@ impl Log {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

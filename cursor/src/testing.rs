@@ -12,6 +12,7 @@ use georepl_storage::{
     MemoryMetadataStore, MetadataError, MetadataStore, Version, Versioned,
 };
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 use crate::managed_ledger::{ManagedLedger, ManagedLedgerConfig};
 
@@ -63,13 +64,15 @@ impl Region {
     }
 }
 
-/// A metadata store that can be made to keep silent.
+/// A metadata store that can be made to keep silent, or to wait.
 #[derive(Default)]
 pub(crate) struct SilentStore {
     inner: MemoryMetadataStore,
     silence: Mutex<Option<(String, Silence)>>,
     late: Mutex<Option<(String, Bytes, Expected)>>,
     refuses_deletes: AtomicBool,
+    held: Mutex<Option<String>>,
+    released: Notify,
 }
 
 /// What becomes of a change that is not answered.
@@ -85,6 +88,23 @@ impl SilentStore {
     /// The next change of `key` is not answered.
     pub(crate) fn keep_silent(&self, key: &str, silence: Silence) {
         *self.silence.lock() = Some((key.to_owned(), silence));
+    }
+
+    /// The next change of `key` is made when it is released.
+    pub(crate) fn hold(&self, key: &str) {
+        *self.held.lock() = Some(key.to_owned());
+    }
+
+    /// Waits until the change that is to be held has come.
+    pub(crate) async fn holds(&self) {
+        while self.held.lock().is_some() {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Makes the change that is held.
+    pub(crate) fn release(&self) {
+        self.released.notify_one();
     }
 
     /// Refuses deletions, or no more.
@@ -117,6 +137,10 @@ impl MetadataStore for SilentStore {
         value: Bytes,
         expected: Expected,
     ) -> Result<Version, MetadataError> {
+        let held = self.held.lock().take_if(|held| held == key);
+        if held.is_some() {
+            self.released.notified().await;
+        }
         match self.silence_for(key) {
             None => return self.inner.put(key, value, expected).await,
             Some(Silence::Made) => drop(self.inner.put(key, value, expected).await),

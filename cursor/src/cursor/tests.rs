@@ -8,14 +8,31 @@ use crate::machine::MarkDeleteRefused;
 use crate::records::CursorRecord;
 use crate::testing::{Region, Silence, append};
 
+mod counting;
+mod ending;
 mod keeping;
 mod moving;
+mod opening;
+mod persisting;
 mod topic;
+mod trimming;
 
 const LIMITS: ReadLimits = ReadLimits { entries: 100, bytes: 1 << 20 };
 
 async fn cursor(topic: &ManagedLedger) -> Arc<ManagedCursor> {
     ManagedCursor::open(topic, "c", StartAt::Earliest).await.unwrap()
+}
+
+/// Lets a future go on as far as it can without waiting.
+fn is_pending<F: Future>(future: &mut Pin<Box<F>>) -> bool {
+    future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending()
+}
+
+/// Lets every task go on as far as it can without time passing.
+async fn others_run() {
+    for _ in 0..200 {
+        tokio::task::yield_now().await;
+    }
 }
 
 fn offsets(entries: &[Entry]) -> Vec<u64> {
@@ -87,7 +104,7 @@ impl ReadSink for Cancelling {
 }
 
 #[tokio::test]
-async fn b57_cancel_inside_the_completion_of_a_close_does_not_block() {
+async fn cancel_inside_the_completion_of_a_close_does_not_block() {
     let topic = Region::new().topic().await;
     let cursor = cursor(&topic).await;
     let sink = Arc::new(Cancelling { cursor: cursor.this.clone(), seen: Mutex::default() });

@@ -166,6 +166,8 @@ fn terminated_topic_is_read_to_its_end() {
     waiting.read_or_wait(LIMITS).unwrap();
     waiting.terminate();
     assert_eq!(outputs(&mut waiting), [completed(id(0, 0), ReadOutcome::Terminated)]);
+    assert_eq!(waiting.waiting_read(), None);
+    assert_eq!(waiting.read_or_wait(LIMITS), Err(ReadRefused::Terminated));
 }
 
 #[test]
@@ -183,4 +185,75 @@ fn close_completes_every_read_once() {
     assert_eq!(outputs(&mut cursor), []);
     assert_eq!(cursor.read_or_wait(LIMITS), Err(ReadRefused::Closed));
     assert!(!cursor.cancel_pending_read());
+}
+
+#[test]
+fn answers_from_before_a_move_change_nothing() {
+    let moves: [(&str, fn(&mut Cursor), u64); 6] = [
+        ("rewind", |cursor| drop_it(cursor.rewind()), 2),
+        ("seek back", |cursor| drop_it(cursor.seek(offset(0))), 2),
+        ("seek on", |cursor| drop_it(cursor.seek(offset(8))), 8),
+        ("reset back", |cursor| drop_it(cursor.reset(offset(1)).unwrap()), 1),
+        ("reset on", |cursor| drop_it(cursor.reset(offset(8)).unwrap()), 8),
+        ("mark-delete", |cursor| cursor.mark_delete(offset(7), None).unwrap(), 7),
+    ];
+    // Storage has answered the second read already, or not.
+    for ((name, change, at), early) in moves.into_iter().flat_map(|m| [(m, false), (m, true)]) {
+        let mut cursor = Cursor::new(offset(2), offset(9));
+        cursor.read(LIMITS).unwrap();
+        cursor.read(LIMITS).unwrap();
+        assert_eq!(cursor.read_or_wait(LIMITS), Ok(ReadStart::Waiting(id(0, 9))));
+        if early {
+            cursor.fetched(id(0, 7), entries(7, 9));
+        }
+        assert_eq!(outputs(&mut cursor), [fetch(id(0, 2), 7), fetch(id(0, 7), 9)]);
+
+        change(&mut cursor);
+        let superseded = |from| completed(id(0, from), ReadOutcome::Superseded);
+        assert_eq!(outputs(&mut cursor), [superseded(9), superseded(2), superseded(7)], "{name}");
+        cursor.fetched(id(0, 7), entries(7, 9));
+        cursor.fetched(id(0, 2), entries(2, 7));
+        assert_eq!(outputs(&mut cursor), [], "{name}");
+        assert_eq!(cursor.read_position(), offset(at), "{name}");
+
+        let (next, to) = (ReadId { from: offset(at), ..id(1, 0) }, (at + 5).min(9));
+        assert_eq!(cursor.read_or_wait(LIMITS), Ok(ReadStart::Dispatched(next)), "{name}");
+        cursor.fetched(next, entries(at, to));
+        let delivered = completed(next, ReadOutcome::Entries((at..to).collect()));
+        assert_eq!(outputs(&mut cursor), [fetch(next, to), delivered], "{name}");
+    }
+}
+
+fn drop_it(_: Rewound) {}
+
+#[test]
+fn answer_of_a_read_that_was_taken_back_leaves_the_waiting_one_alone() {
+    let mut cursor = Cursor::new(offset(0), offset(5));
+    cursor.read(LIMITS).unwrap();
+    cursor.seek(offset(5));
+    assert_eq!(cursor.read_or_wait(LIMITS), Ok(ReadStart::Waiting(id(1, 5))));
+    outputs(&mut cursor);
+    cursor.fetched(id(0, 0), entries(0, 5));
+    assert_eq!((cursor.waiting_read(), cursor.reads_in_flight()), (Some(id(1, 5)), 0));
+    assert_eq!(outputs(&mut cursor), []);
+
+    assert!(cursor.cancel_pending_read());
+    assert_eq!(cursor.read_or_wait(LIMITS), Ok(ReadStart::Waiting(id(1, 5))));
+    outputs(&mut cursor);
+    cursor.appended(offset(6));
+    assert_eq!(outputs(&mut cursor), [fetch(id(1, 5), 6)]);
+}
+
+#[test]
+fn acknowledged_entries_are_passed_over_in_one_step_however_many_there_are() {
+    let mut acked = Acked::default();
+    acked.insert_range(offset(1)..offset(1_000_001));
+    let mut cursor = Cursor::restored(offset(0), acked, Progress::default(), offset(1_000_002));
+    assert_eq!(cursor.backlog(), 2);
+    cursor.read_or_wait(LIMITS).unwrap();
+    cursor.read_or_wait(LIMITS).unwrap();
+    let behind = id(0, 1_000_001);
+    assert_eq!(outputs(&mut cursor), [fetch(id(0, 0), 1), fetch(behind, 1_000_002)]);
+    cursor.mark_delete(offset(1), None).unwrap();
+    assert_eq!((cursor.mark_delete_offset(), cursor.backlog()), (offset(1_000_001), 1));
 }

@@ -6,6 +6,8 @@ use georepl_storage::{
 use super::*;
 use crate::testing::{NAME, Region, Silence, append, payloads};
 
+mod failing;
+
 async fn stored_record(region: &Region) -> TopicRecord {
     let key = "managed-ledgers/acme/eu/persistent/orders";
     let stored = region.store.get(key).await.unwrap().unwrap();

@@ -281,6 +281,16 @@ mod tests {
     }
 
     #[test]
+    fn snapshot_is_as_large_as_its_holes_and_not_as_its_backlog() {
+        let acked =
+            vec![(place(3, 1), place(3, 30_000_000)), (place(4, 7), place(4, u64::MAX >> 1))];
+        let state = Snapshot { mark_delete: Some(place(3, 0)), acked, ..Snapshot::default() };
+        let bytes = state.encode();
+        assert!(bytes.len() < 100, "{} bytes", bytes.len());
+        assert_eq!(Snapshot::decode(&bytes), Ok(state));
+    }
+
+    #[test]
     fn bit_words_are_read_as_ranges() {
         let words = |words: Vec<i64>| StoredPosition {
             ledger: 3,

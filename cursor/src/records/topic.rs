@@ -162,10 +162,16 @@ mod tests {
     fn what_is_not_supported_is_refused_by_name() {
         let wrapped = [0x47, 0x78, 0, 0, 0, 2, 8, 1];
         assert_eq!(TopicRecord::decode(&wrapped), Err(RecordError::Compressed));
-        let offloaded = StoredLedger { offload: Some(Present {}), ..StoredLedger::default() };
-        let record = StoredTopic { ledgers: vec![offloaded], ..StoredTopic::default() };
-        let refused = TopicRecord::decode(&record.encode_to_vec()).unwrap_err();
-        assert!(refused.to_string().contains("offloaded ledgers"));
+        let plain = StoredLedger::default;
+        let unsupported = [
+            (StoredLedger { offload: Some(Present {}), ..plain() }, "offloaded ledgers"),
+            (StoredLedger { properties: vec![Present {}], ..plain() }, "ledger properties"),
+        ];
+        for (ledger, feature) in unsupported {
+            let record = StoredTopic { ledgers: vec![ledger], ..StoredTopic::default() };
+            let refused = TopicRecord::decode(&record.encode_to_vec()).unwrap_err();
+            assert!(refused.to_string().contains(feature), "{refused}");
+        }
     }
 
     #[test]

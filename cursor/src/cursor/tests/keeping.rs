@@ -8,11 +8,11 @@ use crate::progress::Kept as KeptEntry;
 use crate::records::{CursorRecord, Snapshot};
 use crate::snapshots::RECORD_RANGES_MAX;
 
-fn at(text: &str) -> Position {
+pub(super) fn at(text: &str) -> Position {
     text.parse().unwrap()
 }
 
-async fn record(region: &Region) -> CursorRecord {
+pub(super) async fn record(region: &Region) -> CursorRecord {
     let key = "managed-ledgers/acme/eu/persistent/orders/c";
     CursorRecord::decode(&region.store.get(key).await.unwrap().unwrap().value).unwrap()
 }
@@ -120,7 +120,7 @@ async fn without_its_ledger_a_cursor_goes_back_to_its_record_and_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn b43_bookies_that_are_down_fail_the_opening_and_roll_nothing_back() {
+async fn bookies_that_are_down_fail_the_opening_and_roll_nothing_back() {
     let region = Region::new();
     let (topic, cursor) = acknowledged(&region).await;
     topic.close().await.unwrap();
