@@ -201,6 +201,7 @@ impl ManagedCursor {
         let cursor = Arc::<str>::from(name);
         // Before anything is taken from whoever owns the topic by now.
         ledger.still_owned().await?;
+        ledger.decide_deletion().await?;
         let load = |error| OpenCursorError::Load { cursor: cursor.clone(), error };
         let (snapshots, found) =
             Snapshots::load(ledger, cursor.clone(), key.clone()).await.map_err(load)?;

@@ -71,6 +71,7 @@ pub(crate) struct SilentStore {
     silence: Mutex<Option<(String, Silence)>>,
     late: Mutex<Option<(String, Bytes, Expected)>>,
     refuses_deletes: AtomicBool,
+    refused: Mutex<Option<String>>,
     held: Mutex<Option<String>>,
     released: Notify,
 }
@@ -88,6 +89,11 @@ impl SilentStore {
     /// The next change of `key` is not answered.
     pub(crate) fn keep_silent(&self, key: &str, silence: Silence) {
         *self.silence.lock() = Some((key.to_owned(), silence));
+    }
+
+    /// Every change of this key is refused, or of none any more.
+    pub(crate) fn refuse(&self, key: Option<&str>) {
+        *self.refused.lock() = key.map(ToOwned::to_owned);
     }
 
     /// The next change of `key` is made when it is released.
@@ -137,6 +143,10 @@ impl MetadataStore for SilentStore {
         value: Bytes,
         expected: Expected,
     ) -> Result<Version, MetadataError> {
+        if self.refused.lock().as_deref() == Some(key) {
+            let reason = "told to refuse".into();
+            return Err(MetadataError::Unavailable { key: key.into(), reason });
+        }
         let held = self.held.lock().take_if(|held| held == key);
         if held.is_some() {
             self.released.notified().await;

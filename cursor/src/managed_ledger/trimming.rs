@@ -59,7 +59,16 @@ pub(super) struct Recorded {
     pub(super) terminated: Option<Place>,
     /// Ledgers that the record lists no more and that may still be there.
     pub(super) deleting: Vec<LedgerId>,
+    deletion: Deletion,
     token: String,
+}
+
+/// Whether it is known what became of the last deletion.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Deletion {
+    Decided,
+    /// The store did not answer: the record may come to list less than it seems to.
+    InDoubt,
 }
 
 /// The property with the token of the owner that wrote the record: nobody else ever writes the same bytes.
@@ -76,7 +85,8 @@ impl Recorded {
         // A number that is none can only be somebody else's: it is left alone.
         let deleting = deleting.split(',').filter_map(|id| id.parse().ok()).map(LedgerId).collect();
         let token = format!("{:016x}", fastrand::u64(..));
-        Self { own, properties, terminated: record.terminated, deleting, token }
+        let (terminated, deletion) = (record.terminated, Deletion::Decided);
+        Self { own, properties, terminated, deleting, deletion, token }
     }
 
     pub(super) async fn put(
@@ -91,7 +101,10 @@ impl Recorded {
             properties.insert(DELETING.into(), ids.join(","));
         }
         let record = TopicRecord { ledgers, terminated: self.terminated, properties };
-        self.own.put(store, record.encode()).await.map(drop)
+        self.own.put(store, record.encode()).await?;
+        // Nothing that was put earlier can land any more.
+        self.deletion = Deletion::Decided;
+        Ok(())
     }
 }
 
@@ -147,6 +160,20 @@ impl ManagedLedger {
         trimming
             .await
             .unwrap_or_else(|_| Err(self.0.write_failed("its runtime was shut down").into()))
+    }
+
+    /// Rules out that a deletion lands late which the store did not answer for. A cursor may begin where it deletes, or
+    /// go back there, only after this and while [`ManagedLedger::opening`] is held: else the next owner would find that
+    /// place deleted.
+    pub(crate) async fn decide_deletion(&self) -> Result<(), ChangeError> {
+        let inner = &self.0;
+        let mut record = inner.record.lock().await;
+        if record.deletion == Deletion::Decided {
+            return Ok(());
+        }
+        let listed = inner.listed_if_open()?;
+        let put = record.put(&inner.store, listed).await;
+        inner.changed(put)
     }
 
     /// Deletes the ledgers and the record of a topic whose cursors are gone. Refuses appends and reads from now on.
@@ -250,6 +277,7 @@ impl Inner {
             let put = record.put(&self.store, kept).await;
             if put.is_err() {
                 record.deleting.truncate(before);
+                record.deletion = Deletion::InDoubt;
             }
             self.changed(put)?;
             let start = {

@@ -61,7 +61,7 @@ async fn failed_write_fails_all_who_wait_for_it_and_is_repeated_without_another_
     for bookie in &region.bookies {
         region.memory.down(bookie);
     }
-    region.store.keep_silent(&cursor.key, Silence::Late);
+    region.store.refuse(Some(&cursor.key));
     let (three, seven) =
         tokio::join!(cursor.mark_delete(positions[3]), cursor.mark_delete(positions[7]));
     for outcome in [three, seven] {
@@ -71,6 +71,7 @@ async fn failed_write_fails_all_who_wait_for_it_and_is_repeated_without_another_
     }
     assert_eq!(cursor.persisted_mark_delete_offset(), Offset::new(1));
     assert_eq!(record(&region).await.cursor_ledger, first_ledger, "the last good state stays");
+    region.store.refuse(None);
     for bookie in &region.bookies {
         region.memory.up(bookie);
     }
