@@ -189,7 +189,7 @@ fn close_completes_every_read_once() {
 
 #[test]
 fn answers_from_before_a_move_change_nothing() {
-    let moves: [(&str, fn(&mut Cursor), u64); 6] = [
+    let moves: [(&str, Move, u64); 6] = [
         ("rewind", |cursor| drop_it(cursor.rewind()), 2),
         ("seek back", |cursor| drop_it(cursor.seek(offset(0))), 2),
         ("seek on", |cursor| drop_it(cursor.seek(offset(8))), 8),
@@ -223,6 +223,8 @@ fn answers_from_before_a_move_change_nothing() {
         assert_eq!(outputs(&mut cursor), [fetch(next, to), delivered], "{name}");
     }
 }
+
+type Move = fn(&mut Cursor);
 
 fn drop_it(_: Rewound) {}
 
