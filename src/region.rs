@@ -28,7 +28,6 @@ use tokio::task::JoinSet;
 
 pub use builder::RegionBuilder;
 pub use directory::Absent;
-use directory::Directory;
 pub use error::{CloseRegionError, MissingBookie, OpenRegionError};
 use topics::Topics;
 
@@ -66,8 +65,8 @@ pub struct Region {
     topics: Arc<Topics>,
     missing: Vec<MissingBookie>,
     tasks: parking_lot::Mutex<JoinSet<()>>,
-    /// Last, so that it is let go when the files are closed.
-    directory: Option<Directory>,
+    /// None in memory.
+    directory: Option<PathBuf>,
 }
 
 /// Of everything that a region opens.
@@ -112,7 +111,7 @@ impl Region {
         bookies: Bookies,
         store: Arc<dyn MetadataStore>,
         missing: Vec<MissingBookie>,
-        directory: Option<Directory>,
+        directory: Option<PathBuf>,
     ) -> Self {
         let deleted = Arc::new(Notify::new());
         // What an earlier process has deleted.
@@ -151,7 +150,7 @@ impl Region {
 
     /// Where the process that holds the region may serve others; none in memory.
     pub fn socket(&self) -> Option<PathBuf> {
-        self.directory.as_ref().map(Directory::socket)
+        self.directory.as_deref().map(directory::socket_in)
     }
 
     /// Where the region of this directory is served, if it is.
@@ -289,10 +288,9 @@ impl EmbeddedTopics for Region {
 
 impl fmt::Debug for Region {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let directory = self.directory.as_ref();
         f.debug_struct("Region")
             .field("name", &self.name)
-            .field("directory", &directory)
+            .field("directory", &self.directory)
             .finish_non_exhaustive()
     }
 }

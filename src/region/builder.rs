@@ -6,12 +6,12 @@ use std::sync::Arc;
 use georepl_cursor::ManagedLedgerConfig;
 use georepl_replicator::EmbeddedTopicConfig;
 use georepl_storage::{
-    BookieId, ClientConfig, DirectoryDisk, Disk, DurableBookies, DurableConfig, LocalMetadataStore,
-    MemoryBookieRegistry, MemoryBookies, MemoryMetadataStore,
+    BookieId, ClientConfig, Disk, DurableBookies, DurableConfig, LocalMetadataStore,
+    MemoryBookieRegistry, MemoryBookies, MemoryMetadataStore, OpenBookieError, OpenFileError,
 };
 use tokio::task::spawn_blocking;
 
-use super::directory::{Absent, Directory, Manifest, Wanted};
+use super::directory::{Absent, Directory, HeldDisk, Manifest, Wanted};
 use super::error::{MissingBookie, OpenRegionError};
 use super::{Bookies, Memory, Region, Settings};
 
@@ -114,8 +114,8 @@ impl RegionBuilder {
         )
     }
 
-    /// Opens the region in a directory, or begins one there. It is held until the last handle to the region and to its
-    /// topics is dropped; meanwhile nobody else can open it.
+    /// Opens the region in a directory, or begins one there. It is held until the last handle to the region, to its
+    /// topics and to their ledgers is dropped; meanwhile nobody else can open it.
     ///
     /// Bookies whose files cannot be opened are done without if enough are left for the ensemble of a ledger:
     /// [`Region::missing`] names them.
@@ -135,19 +135,29 @@ impl RegionBuilder {
             let opening = spawn_blocking(move || Directory::open(&path, &wanted));
             opening.await.expect("opening a directory does not panic")?
         };
-        let disk: Arc<dyn Disk> = Arc::new(DirectoryDisk::new(path));
-        let store = Arc::new(LocalMetadataStore::open(disk.clone()).await?);
-        let ids = ids(&held.manifest);
+        let (ids, name) = (ids(&held.manifest), Arc::<str>::from(held.manifest.name.as_str()));
+        let in_use = || OpenRegionError::InUse { directory: path.clone(), pid: None };
+        let disk: Arc<dyn Disk> = Arc::new(HeldDisk::new(&path, held));
+        let store = LocalMetadataStore::open(disk.clone()).await.map_err(|error| match error {
+            OpenFileError::InUse { .. } => in_use(),
+            error => error.into(),
+        });
+        let store = Arc::new(store?);
         let (bookies, failed) = DurableBookies::open(disk, ids, &*store, &self.disk).await;
         let missing: Vec<_> =
             failed.into_iter().map(|(bookie, error)| MissingBookie { bookie, error }).collect();
-        let name: Arc<str> = held.manifest.name.as_str().into();
+        // Somebody who does not heed the lock writes to it. That is no bookie to go on without.
+        if missing.iter().any(|missing| {
+            matches!(missing.error, OpenBookieError::File(OpenFileError::InUse { .. }))
+        }) {
+            return Err(in_use());
+        }
         let (opened, needed) = (bookies.ids().count(), self.settings.ledgers.sizes.ensemble());
         if opened < needed {
             return Err(OpenRegionError::TooFewBookies { region: name, opened, needed, missing });
         }
         let bookies = Bookies::Disk(Arc::new(bookies));
-        Ok(Region::start(name, self.settings, bookies, store, missing, Some(held)))
+        Ok(Region::start(name, self.settings, bookies, store, missing, Some(path)))
     }
 }
 

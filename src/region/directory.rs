@@ -3,7 +3,7 @@
 //! | file | what it is |
 //! |---|---|
 //! | `region.json` | the manifest: format, name, bookies; written first, and never changed |
-//! | `lock` | locked by the process that holds the region; the lock dies with the process |
+//! | `lock` | locked as long as any file of the region is open; the lock dies with the process |
 //! | `metadata.redb`, `bookie-ID.redb` | what the region holds |
 //! | `socket` | where the process that holds it may serve others |
 
@@ -11,6 +11,8 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
+use georepl_storage::{DirectoryDisk, Disk, Presence};
+use redb::{DatabaseError, StorageBackend};
 use serde::{Deserialize, Serialize};
 
 use super::error::OpenRegionError;
@@ -44,7 +46,6 @@ pub(super) struct Manifest {
 /// A directory that this process holds.
 #[derive(Debug)]
 pub(super) struct Directory {
-    path: PathBuf,
     pub(super) manifest: Manifest,
     /// Unlocked when it is closed.
     _lock: File,
@@ -93,12 +94,7 @@ impl Directory {
                 expected: expected.clone(),
             });
         }
-        Ok(Self { path: path.to_owned(), manifest, _lock: lock })
-    }
-
-    /// Where the process that holds the region may serve others.
-    pub(super) fn socket(&self) -> PathBuf {
-        socket_in(&self.path)
+        Ok(Self { manifest, _lock: lock })
     }
 
     /// Looks whether there is a region, or may be one; what it is to be if it is to be begun.
@@ -121,9 +117,42 @@ impl Directory {
         let manifest = Manifest::new(&name, wanted.bookies)?;
         match found {
             None => create_durably(path).map_err(|error| disk(path, "create", error))?,
-            Some(_) => refuse_foreign(path)?,
+            Some(_) => {
+                if let Err(foreign) = refuse_foreign(path) {
+                    // A region that is begun just now has its manifest before it has anything else.
+                    return read_manifest(path)?.map_or(Err(foreign), |_| Ok(None));
+                }
+            }
         }
         Ok(Some(manifest))
+    }
+}
+
+/// The files of a region. Whoever has one open, or could open it again, shares this, and with it the directory is held:
+/// a topic that outlives its region still writes.
+#[derive(Debug)]
+pub(super) struct HeldDisk {
+    files: DirectoryDisk,
+    _held: Directory,
+}
+
+impl HeldDisk {
+    pub(super) fn new(path: &Path, held: Directory) -> Self {
+        Self { files: DirectoryDisk::new(path), _held: held }
+    }
+}
+
+impl Disk for HeldDisk {
+    fn open(
+        &self,
+        name: &str,
+        presence: Presence,
+    ) -> Result<Box<dyn StorageBackend>, DatabaseError> {
+        self.files.open(name, presence)
+    }
+
+    fn locate(&self, name: &str) -> PathBuf {
+        self.files.locate(name)
     }
 }
 
@@ -163,7 +192,8 @@ fn lock(path: &Path) -> Result<File, OpenRegionError> {
         Err(TryLockError::Error(error)) => return Err(cannot(error)),
     }
     let told = file.set_len(0).and_then(|()| file.rewind());
-    told.and_then(|()| writeln!(file, "{}", std::process::id())).map_err(cannot)?;
+    // Only for the messages of others: a full disk must not keep anybody from opening the region to make room.
+    let _ = told.and_then(|()| writeln!(file, "{}", std::process::id()));
     Ok(file)
 }
 
@@ -223,6 +253,9 @@ fn disk(path: &Path, what: &'static str, error: io::Error) -> OpenRegionError {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
 
     fn wanted() -> Wanted {
@@ -260,6 +293,45 @@ mod tests {
         drop(held);
         Directory::open(&path, &wanted()).unwrap();
     }
+
+    #[test]
+    fn of_many_first_openers_one_begins_the_region_and_the_others_find_it_in_use() {
+        let temporary = tempfile::tempdir().unwrap();
+        for round in 0..ROUNDS {
+            let path = temporary.path().join(format!("west-{round}"));
+            // In half of the rounds the directory is there.
+            if round % 2 == 0 {
+                fs::create_dir(&path).unwrap();
+            }
+            let (start, begun) = (Barrier::new(OPENERS), AtomicBool::new(false));
+            // Again and again, so that the beginning is met at each of its steps.
+            let open = || {
+                start.wait();
+                loop {
+                    match Directory::open(&path, &wanted()) {
+                        Ok(held) => {
+                            fs::write(path.join("metadata.redb"), "what is written next").unwrap();
+                            begun.store(true, Ordering::SeqCst);
+                            return Some(held);
+                        }
+                        Err(OpenRegionError::InUse { .. }) if begun.load(Ordering::SeqCst) => {
+                            return None;
+                        }
+                        Err(OpenRegionError::InUse { .. }) => {}
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+            };
+            let held: Vec<_> = std::thread::scope(|scope| {
+                let openers: Vec<_> = (0..OPENERS).map(|_| scope.spawn(open)).collect();
+                openers.into_iter().filter_map(|opener| opener.join().unwrap()).collect()
+            });
+            assert_eq!(held.len(), 1);
+        }
+    }
+
+    const OPENERS: usize = 4;
+    const ROUNDS: usize = 60;
 
     #[test]
     fn beginning_that_was_cut_off_is_begun_again() {

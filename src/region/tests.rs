@@ -184,6 +184,39 @@ async fn region_on_disk_has_after_reopening_what_was_acknowledged() {
 }
 
 #[tokio::test]
+async fn directory_is_held_as_long_as_anything_writes_in_it() {
+    let temporary = tempfile::tempdir().unwrap();
+    let directory = temporary.path().join("east");
+    let east = Region::open(&directory).await.unwrap();
+    let topic = east.topic(TOPIC).await.unwrap();
+    drop(east);
+    topic.publish(message(0)).await.unwrap();
+    let second = Region::open(&directory).await.unwrap_err();
+    assert!(matches!(second, OpenRegionError::InUse { pid: Some(_), .. }), "{second}");
+    topic.publish(message(1)).await.unwrap();
+    topic.ledger().close().await.unwrap();
+    drop(topic);
+    let east = Region::open(&directory).await.unwrap();
+    let topic = east.topic(TOPIC).await.unwrap();
+    assert_eq!(payloads(&topic).await, [payload(0), payload(1)]);
+}
+
+#[tokio::test]
+async fn region_whose_file_somebody_uses_is_in_use_and_not_opened_without_it() {
+    let temporary = tempfile::tempdir().unwrap();
+    let directory = temporary.path().join("east");
+    Region::open(&directory).await.unwrap().close().await.unwrap();
+    for file in ["metadata.redb", "bookie-east-bookie-2.redb"] {
+        let used = std::fs::File::open(directory.join(file)).unwrap();
+        used.lock().unwrap();
+        let refused = Region::open(&directory).await.unwrap_err();
+        assert!(matches!(refused, OpenRegionError::InUse { pid: None, .. }), "{file}: {refused}");
+        drop(used);
+        Region::open(&directory).await.unwrap();
+    }
+}
+
+#[tokio::test]
 async fn bookies_drop_what_was_deleted_and_nothing_else() {
     let temporary = tempfile::tempdir().unwrap();
     for region in [
