@@ -1,6 +1,8 @@
 //! The binary as its user meets it: exit status, standard output and standard error.
 
 mod regions;
+mod site;
+mod troubles;
 
 use std::io::Write;
 use std::path::PathBuf;

@@ -1,101 +1,16 @@
 //! Regions in directories, by one process after the other and by several at once.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Child, ChildStderr, Output, Stdio};
+use std::process::Stdio;
 
 use serde_json::Value;
-use tempfile::TempDir;
 
+use super::site::{ATTEMPTS, Server, Site, assert_ok, terminate};
 use super::{assert_refused, report, run, run_with_input, spawn, words};
-
-/// Two directories for regions that are not there yet.
-struct Site {
-    _temporary: TempDir,
-    west: String,
-    east: String,
-}
-
-impl Site {
-    fn new() -> Self {
-        let temporary = tempfile::tempdir().expect("there is room for a directory");
-        let path = |name: &str| temporary.path().join(name).to_str().expect("UTF-8").to_owned();
-        Self { west: path("west"), east: path("east"), _temporary: temporary }
-    }
-
-    fn publish(&self, lines: &[&str]) {
-        let input: String = lines.iter().map(|line| format!("{line}\n")).collect();
-        let args = ["publish", "--region", &self.west, "orders"];
-        assert_ok(&run_with_input(&args, input.as_bytes()));
-    }
-
-    fn consumed(region: &str) -> Vec<String> {
-        let output = run(&["consume", "--region", region, "orders"]);
-        assert_ok(&output);
-        words(&output).0.lines().map(ToOwned::to_owned).collect()
-    }
-
-    fn on_west(&self, args: &[&str]) -> Output {
-        run(&[args, &["--region", &self.west]].concat())
-    }
-
-    fn replicate(&self) -> Value {
-        let args = ["replicate", "--from", &self.west, "--to", &self.east, "orders", "--json"];
-        let output = run(&args);
-        assert_ok(&output);
-        report(&output)["topics"][0].clone()
-    }
-
-    fn file(&self, name: &str) -> std::path::PathBuf {
-        Path::new(&self.west).join(name)
-    }
-}
-
-#[track_caller]
-fn assert_ok(output: &Output) {
-    assert_eq!(output.status.code(), Some(0), "{output:?}");
-}
-
-/// A process that serves a region. Killed with the test.
-struct Server {
-    child: Child,
-    stderr: BufReader<ChildStderr>,
-}
-
-impl Server {
-    fn start(region: &str) -> Self {
-        let mut child = spawn(&["serve", "--region", region], Stdio::null());
-        let mut stderr = BufReader::new(child.stderr.take().expect("it was piped"));
-        let mut line = String::new();
-        stderr.read_line(&mut line).expect("it says that it serves");
-        assert!(line.contains("serving") && line.contains(region), "{line}");
-        Self { child, stderr }
-    }
-
-    fn terminate(mut self) -> (Option<i32>, String) {
-        terminate(&self.child);
-        let mut said = String::new();
-        self.stderr.read_to_string(&mut said).expect("its words are text");
-        (self.child.wait().expect("it ends").code(), said)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // It may have ended.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn terminate(child: &Child) {
-    let pid = child.id().to_string();
-    let told = std::process::Command::new("kill").args(["-TERM", &pid]).status();
-    assert!(told.expect("there is a kill").success());
-}
 
 #[test]
 fn lines_are_consumed_by_later_processes_from_wherever_they_ask() {
@@ -171,9 +86,6 @@ fn regions_that_two_processes_hold_are_replicated_by_a_third() {
     assert_eq!(report(&site.on_west(&["why", "--json"]))[0]["reason"], "not-running");
     assert_eq!((west.terminate().0, east.terminate().0), (Some(0), Some(0)));
 }
-
-/// How often it is looked whether something has arrived. Each look takes a process.
-const ATTEMPTS: usize = 500;
 
 #[test]
 fn region_of_a_process_that_was_killed_is_whole_and_free() {

@@ -14,6 +14,8 @@ pub(crate) enum Exit {
     Usage,
     /// The region is held by a process that does not answer.
     Unreachable,
+    /// The process that held the region has ended in good order; somebody else may hold it now.
+    Ended,
     /// It would lose or repeat something, and was not told to.
     Refused,
 }
@@ -23,7 +25,7 @@ impl Exit {
         match self {
             Self::Failed => 1,
             Self::Usage => 2,
-            Self::Unreachable => 3,
+            Self::Unreachable | Self::Ended => 3,
             Self::Refused => 4,
         }
     }

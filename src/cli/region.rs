@@ -70,7 +70,8 @@ Ctrl-C or SIGTERM lets commands that are under way come to their end; a second o
     #[command(after_help = "\
 Examples:
   georepl replicate --from data/west --to data/east orders
-  georepl replicate --from data/west --to data/east orders payments --follow")]
+  georepl replicate --from data/west --to data/east orders payments --follow
+  georepl replicate --from data/west --to data/east orders --quarantine-after 3")]
     Replicate {
         /// The directory of the region that has the topics
         #[arg(long, value_name = "DIR")]
@@ -84,6 +85,10 @@ Examples:
         /// Go on with what is published later, until interrupted
         #[arg(long)]
         follow: bool,
+        /// Put an entry into quarantine that is refused so often in a row, or is not readable, and
+        /// go on with the others [default: it blocks them]
+        #[arg(long, value_name = "TIMES", value_parser = clap::value_parser!(u32).range(1..))]
+        quarantine_after: Option<u32>,
         #[command(flatten)]
         output: Output,
     },

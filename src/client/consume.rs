@@ -8,9 +8,10 @@ use futures::FutureExt;
 use georepl::Absent;
 use serde_json::json;
 
-use super::{Answer, Found, Talk, ask};
+use super::Found;
+use super::talk::{Answer, Talk, ask};
 use crate::cli::Output;
-use crate::exit::Failure;
+use crate::exit::{Failure, say};
 use crate::interrupt::Interrupt;
 use crate::service::words::Command;
 use crate::service::{Consumable, decode_entry};
@@ -32,7 +33,16 @@ pub(super) async fn run(
     interrupt: Interrupt,
 ) -> Result<Found, Failure> {
     let form = if output.json { Form::Json } else { Form::Line };
-    printed(directory, command, form, interrupt).await
+    printed(directory, command, form, Whole::OrLess, interrupt).await
+}
+
+/// What it means to be interrupted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Whole {
+    /// There is no end to wait for.
+    OrLess,
+    /// Something is missing.
+    Wanted,
 }
 
 pub(super) async fn run_hexadecimal(
@@ -42,17 +52,19 @@ pub(super) async fn run_hexadecimal(
     interrupt: Interrupt,
 ) -> Result<Found, Failure> {
     let form = if output.json { Form::Json } else { Form::Hexadecimal };
-    printed(directory, command, form, interrupt).await
+    printed(directory, command, form, Whole::Wanted, interrupt).await
 }
 
 async fn printed(
     directory: &Path,
     command: Command,
     form: Form,
+    whole: Whole,
     interrupt: Interrupt,
 ) -> Result<Found, Failure> {
     let print = async |talk: &mut Talk| {
         let mut out = io::BufWriter::new(io::stdout());
+        let mut entries: u64 = 0;
         loop {
             // What is there is printed at once, however much it is.
             let ready = talk.answer().now_or_never();
@@ -68,11 +80,19 @@ async fn printed(
             let printed = match answer {
                 Answer::Data(data) => {
                     let entry = decode_entry(data).map_err(Failure::failed)?;
+                    entries += 1;
                     put(&mut out, &entry, form)
                 }
                 Answer::Progress(_) => Ok(()),
                 Answer::Done(_) => {
-                    return out.flush().map_or_else(written, |()| Ok(Found::Healthy));
+                    if let Err(error) = out.flush() {
+                        return written(error);
+                    }
+                    if whole == Whole::Wanted && talk.is_interrupted() {
+                        say(format_args!("interrupted after {entries} entries; there may be more"));
+                        return Ok(Found::Unhealthy);
+                    }
+                    return Ok(Found::Healthy);
                 }
             };
             if let Err(error) = printed {

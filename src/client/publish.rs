@@ -6,16 +6,18 @@ use std::path::Path;
 
 use bytes::Bytes;
 use georepl::Absent;
+use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::mpsc;
 
-use super::{Answer, Found, Progress, Talk, answer, ask, show, shown};
+use super::talk::{Answer, Progress, Talk, answer, ask};
+use super::{Found, show, shown};
 use crate::cli::Output;
 use crate::demo::LINE_BYTES_MAX;
 use crate::exit::{Exit, Failure};
 use crate::interrupt::Interrupt;
-use crate::service::line::Frame;
-use crate::service::words::Command;
+use crate::service::line::{Broken, Frame};
+use crate::service::words::{Command, Published, Rest};
 
 pub(super) async fn run(
     directory: &Path,
@@ -25,18 +27,20 @@ pub(super) async fn run(
     interrupt: Interrupt,
 ) -> Result<Found, Failure> {
     let mut lines = read(input)?;
-    let command = Command::Publish { topic };
-    let publish = async |talk: &mut Talk| published(talk, &mut lines).await;
+    let command = Command::Publish { topic: topic.clone() };
+    let publish = async |talk: &mut Talk| published(talk, topic, &mut lines).await;
     let report = ask(directory, Absent::Create, command, interrupt, publish).await?;
     shown(&report, output, show::published)
 }
 
 async fn published(
     talk: &mut Talk,
+    topic: String,
     lines: &mut mpsc::Receiver<Result<Bytes, Failure>>,
 ) -> Result<Value, Failure> {
-    let Talk { inbox, outbox, interrupt } = talk;
-    let unreachable = |error| Failure::new(Exit::Unreachable, error);
+    let Talk { inbox, outbox, interrupt, .. } = talk;
+    // As far as the other side has told, for when it tells no more.
+    let mut known = Published { topic, ..Published::default() };
     let mut spoilt = None;
     // Both at once, so that neither side waits for the other to read.
     let send = async {
@@ -48,7 +52,7 @@ async fn published(
                 line = lines.recv() => line,
             };
             match line {
-                Some(Ok(line)) => outbox.feed(Frame::Data(line)).await.map_err(unreachable)?,
+                Some(Ok(line)) => outbox.feed(Frame::Data(line)).await?,
                 Some(Err(failure)) => {
                     spoilt = Some(failure);
                     break;
@@ -56,11 +60,15 @@ async fn published(
                 None => break,
             }
             if lines.is_empty() {
-                outbox.flush().await.map_err(unreachable)?;
+                outbox.flush().await?;
             }
         }
-        outbox.feed(Frame::End).await.map_err(unreachable)?;
-        outbox.flush().await.map_err(unreachable)?;
+        outbox.feed(Frame::End).await?;
+        outbox.flush().await
+    };
+    let send = async {
+        // If it fails, what comes back says why, or that nothing will.
+        let _: Result<(), Broken> = send.await;
         std::future::pending::<Result<Value, Failure>>().await
     };
     let receive = async {
@@ -68,27 +76,25 @@ async fn published(
         loop {
             match answer(inbox).await? {
                 Answer::Done(report) => return Ok(report),
-                Answer::Progress(how_far) => progress.show(&how_far),
+                Answer::Progress(how_far) => {
+                    progress.show(&how_far);
+                    known = Published::deserialize(&how_far).map_err(Failure::failed)?;
+                }
                 Answer::Data(_) => return Err(Failure::failed("data where none was asked for")),
             }
         }
     };
     let report = tokio::select! {
-        biased;
-        // It knows better why sending failed.
         report = receive => report,
-        failed = send => failed,
+        never = send => never,
     };
-    match (report, spoilt) {
-        (Ok(report), Some(failure)) => {
-            let messages = &report["messages"];
-            Err(Failure {
-                message: format!("{failure}; {messages} lines before were published"),
-                ..failure
-            })
-        }
-        (report, _) => report,
-    }
+    let (failure, rest) = match (report, spoilt) {
+        (Ok(_), Some(spoilt)) => (spoilt, Rest::NotWritten),
+        // It has said itself how to go on, unless it has gone without a word.
+        (Err(failure), _) if failure.exit == Exit::Unreachable => (failure, Rest::InDoubt),
+        (report, _) => return report,
+    };
+    Err(Failure { message: format!("{failure}; {}", known.then(rest)), ..failure })
 }
 
 /// The lines of a file or of standard input, by a thread of their own that waits while nobody takes them. It is left

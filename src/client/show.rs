@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use super::Found;
 use super::words::{
-    Changed, Internal, LedgerCheck, LedgerEnd, LedgerRecord, Link, Moved, Published, Replicated,
-    Status,
+    Changed, Internal, LedgerCheck, LedgerEnd, LedgerRecord, Link, Moved, Published, Quorums,
+    Replicated, Status,
 };
 
 type Shown = io::Result<Found>;
@@ -67,10 +67,7 @@ pub(super) fn status(out: &mut dyn Write, report: &Status) -> Shown {
     let mut shown =
         table(&["topic", "state", "entries", "bytes", "cursor", "mark-delete", "backlog"]);
     for topic in topics {
-        let state = match &topic.reason {
-            Some(reason) => format!("{}: {reason}", topic.state),
-            None => topic.state.clone(),
-        };
+        let state = with_reason(&topic.state, topic.reason.as_deref());
         let mut first =
             [topic.topic.clone(), state, topic.entries.to_string(), topic.bytes.to_string()];
         if topic.cursors.is_empty() {
@@ -78,7 +75,10 @@ pub(super) fn status(out: &mut dyn Write, report: &Status) -> Shown {
         }
         for cursor in &topic.cursors {
             let mark_delete = cursor.mark_delete.clone().unwrap_or_else(|| "none".to_owned());
-            let rest = [cursor.cursor.clone(), mark_delete, cursor.backlog.to_string()];
+            // In its place, why it is not known.
+            let backlog = cursor.backlog.map(|backlog| backlog.to_string());
+            let backlog = backlog.or_else(|| cursor.reason.clone()).unwrap_or_default();
+            let rest = [cursor.cursor.clone(), mark_delete, backlog];
             shown.add_row(first.clone().into_iter().chain(rest));
             // Said once.
             first = Default::default();
@@ -93,7 +93,10 @@ pub(super) fn why(out: &mut dyn Write, links: &Vec<Link>) -> Shown {
         writeln!(out, "no topic is replicated; see georepl replicate --help")?;
     }
     for Link { topic, remote, why, .. } in links {
-        writeln!(out, "{topic} to {remote}: {why}")?;
+        match remote {
+            Some(remote) => writeln!(out, "{topic} to {remote}: {why}")?,
+            None => writeln!(out, "{topic}: {why}")?,
+        }
     }
     let stuck = links.iter().any(|link| link.stuck);
     Ok(if stuck { Found::Unhealthy } else { Found::Healthy })
@@ -111,7 +114,7 @@ pub(super) fn ledgers(out: &mut dyn Write, records: &Vec<LedgerRecord>) -> Shown
         let owner = record.custom.get("pulsar/managed-ledger").cloned().unwrap_or_default();
         table.add_row([
             record.ledger.to_string(),
-            record.state.clone(),
+            with_reason(&record.state, record.reason.as_deref()),
             number(record.entries),
             number(record.bytes),
             record.ensembles.len().to_string(),
@@ -119,12 +122,21 @@ pub(super) fn ledgers(out: &mut dyn Write, records: &Vec<LedgerRecord>) -> Shown
         ]);
     }
     writeln!(out, "{table}")?;
-    Ok(Found::Healthy)
+    let bad = records.iter().any(|record| record.reason.is_some());
+    Ok(if bad { Found::Unhealthy } else { Found::Healthy })
+}
+
+/// A state, and what is wrong with it.
+fn with_reason(state: &str, reason: Option<&str>) -> String {
+    reason.map_or_else(|| state.to_owned(), |reason| format!("{state}: {reason}"))
 }
 
 pub(super) fn ledger(out: &mut dyn Write, record: &LedgerRecord) -> Shown {
-    let LedgerRecord { ledger, state, ensemble, write_quorum, ack_quorum, .. } = record;
-    writeln!(out, "ledger {ledger}, {state}, quorums {ensemble}, {write_quorum}, {ack_quorum}")?;
+    let LedgerRecord { ledger, state, quorums, .. } = record;
+    writeln!(out, "ledger {ledger}, {state}")?;
+    if let Some(Quorums { ensemble, write, ack }) = quorums {
+        writeln!(out, "ensemble of {ensemble}, write quorum {write}, ack quorum {ack}")?;
+    }
     if let (Some(entries), Some(bytes)) = (record.entries, record.bytes) {
         writeln!(out, "{entries} entries with {bytes} bytes")?;
     }
@@ -145,14 +157,14 @@ pub(super) fn checks(out: &mut dyn Write, checks: &Vec<LedgerCheck>) -> Shown {
     for check in checks {
         table.add_row([
             check.ledger.to_string(),
-            check.state.clone(),
+            with_reason(&check.state, check.reason.as_deref()),
             check.entries.to_string(),
             check.under_replicated.to_string(),
             check.findings.join("; "),
         ]);
     }
     writeln!(out, "{table}")?;
-    let bad = checks.iter().any(|check| check.under_replicated > 0);
+    let bad = checks.iter().any(|check| check.under_replicated > 0 || check.reason.is_some());
     Ok(if bad { Found::Unhealthy } else { Found::Healthy })
 }
 

@@ -53,7 +53,7 @@ pub(super) async fn run(
         let read = tokio::select! {
             read = cursor.read_entries_or_wait(limits) => read,
             () = inbox.end() => return Ok(consumed),
-            () = host.closing(), if what.until == Until::Told => return Err(host.ending()),
+            () = host.closing(), if what.until == Until::Told => return Err(host.ending("run the command again")),
         };
         let entries = match read {
             Ok(entries) => entries,

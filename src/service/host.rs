@@ -1,14 +1,11 @@
 //! A region that this process holds, and its socket.
 
-use std::collections::BTreeMap;
-use std::fs::{self, Permissions};
-use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use georepl::replicator::{EmbeddedTopic, EmbeddedTopics, Replicator};
+use georepl::replicator::{EmbeddedTopic, EmbeddedTopics, Poison};
 use georepl::{Absent, OpenRegionError, Region};
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -16,17 +13,18 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
-use super::line::{self, Duplex, Inbox, Outbox};
-use super::words::{Command, Name, Reply, Request, VERSION, Versioned};
-use super::{consume, ledgers, links, publish, receive, replicate, topics};
+use super::lanes::Lanes;
+use super::line::{self, Broken, Duplex, Frame, Inbox, Outbox};
+use super::words::{Command, Holder, Purpose, Reply, Request, VERSION, Versioned};
+use super::{consume, ledgers, links, publish, receive, replicate, socket, topics};
 use crate::exit::{Exit, Failure, say};
 
 /// A region that this process holds, and serves on its socket.
 pub(crate) struct Host {
     pub(super) region: Arc<Region>,
+    purpose: Purpose,
     socket: PathBuf,
-    /// By topic and remote.
-    pub(super) replicators: Mutex<BTreeMap<(String, String), Replicator>>,
+    pub(super) lanes: Lanes,
     closing: watch::Sender<bool>,
     accepting: Mutex<Option<JoinHandle<()>>>,
     serving: Mutex<JoinSet<()>>,
@@ -41,13 +39,17 @@ pub(crate) enum Attached {
 }
 
 /// Finds the process that holds a region, or becomes it.
-pub(crate) async fn attach(directory: &Path, absent: Absent) -> Result<Attached, Failure> {
+pub(crate) async fn attach(
+    directory: &Path,
+    absent: Absent,
+    purpose: Purpose,
+) -> Result<Attached, Failure> {
     let begun = Instant::now();
     loop {
-        if let Some(stream) = connect(directory).await? {
+        if let Some(stream) = socket::connect(directory).await? {
             return Ok(Attached::Remote(stream));
         }
-        match Host::open(directory, absent).await {
+        match Host::open(directory, absent, purpose).await {
             Ok(host) => return Ok(Attached::Local(host)),
             // Its holder may be about to serve, or to end.
             Err(Held::Elsewhere(_)) if begun.elapsed() < PATIENCE => {
@@ -62,26 +64,27 @@ pub(crate) async fn attach(directory: &Path, absent: Absent) -> Result<Attached,
     }
 }
 
-/// A connection to the process that serves the region; none if nobody does.
-pub(super) async fn connect(directory: &Path) -> Result<Option<UnixStream>, Failure> {
-    let socket = Region::socket_in(directory);
-    check_length(&socket)?;
-    match UnixStream::connect(&socket).await {
-        Ok(stream) => Ok(Some(stream)),
-        Err(error)
-            if matches!(
-                error.kind(),
-                io::ErrorKind::NotFound
-                    | io::ErrorKind::ConnectionRefused
-                    | io::ErrorKind::NotADirectory
-            ) =>
-        {
-            Ok(None)
+/// Who is at the other end; none if it was about to end.
+pub(crate) async fn holder(stream: UnixStream) -> Result<Option<Holder>, Failure> {
+    let request = Request { georepl: VERSION, command: Command::Holder };
+    let told = async {
+        let (mut inbox, _outbox) = line::ask(Box::new(stream), &request).await?;
+        while let Some(Frame::Word(word)) = inbox.next().await? {
+            match line::parse(&word)? {
+                Reply::Taken | Reply::Progress(_) => {}
+                Reply::Done(holder) => return Ok(Some(Ok(holder))),
+                Reply::Failed(failure) => return Ok(Some(Err(failure))),
+            }
         }
-        Err(error) => {
-            let message = format!("cannot connect to {}: {error}", socket.display());
-            Err(Failure::new(Exit::Unreachable, message))
+        Ok::<_, Broken>(None)
+    };
+    match tokio::time::timeout(line::ANSWER, told).await {
+        Ok(Ok(Some(Ok(holder)))) => {
+            serde_json::from_value(holder).map(Some).map_err(Failure::failed)
         }
+        Ok(Ok(Some(Err(failure)))) => Err(failure),
+        Ok(Ok(None) | Err(_)) => Ok(None),
+        Err(_) => Err(line::silent()),
     }
 }
 
@@ -92,15 +95,14 @@ enum Held {
 }
 
 impl Host {
-    async fn open(directory: &Path, absent: Absent) -> Result<Arc<Self>, Held> {
-        let socket = Region::socket_in(directory);
-        check_length(&socket).map_err(Held::Not)?;
+    async fn open(directory: &Path, absent: Absent, purpose: Purpose) -> Result<Arc<Self>, Held> {
+        let socket = socket::of(directory).map_err(Held::Not)?;
         let region = Region::builder().absent(absent).open(directory).await;
         let region = region.map_err(|error| match error {
             error @ OpenRegionError::InUse { .. } => Held::Elsewhere(error),
             error => Held::Not(Failure::failed(error)),
         })?;
-        let listener = bind(&socket).map_err(|error| {
+        let listener = socket::bind(&socket).map_err(|error| {
             Held::Not(Failure::failed(format!("cannot serve on {}: {error}", socket.display())))
         })?;
         for missing in region.missing() {
@@ -108,8 +110,9 @@ impl Host {
         }
         let host = Arc::new(Self {
             region: Arc::new(region),
+            purpose,
             socket,
-            replicators: Mutex::default(),
+            lanes: Lanes::default(),
             closing: watch::Sender::new(false),
             accepting: Mutex::default(),
             serving: Mutex::default(),
@@ -151,13 +154,10 @@ impl Host {
         let _ = closing.wait_for(|closing| *closing).await;
     }
 
-    /// The failure of a command that is cut short by it.
-    pub(super) fn ending(&self) -> Failure {
+    /// The failure of a command that is cut short by it, and what to do then.
+    pub(super) fn ending(&self, then: impl std::fmt::Display) -> Failure {
         let region = self.region.name();
-        Failure::new(
-            Exit::Unreachable,
-            format!("the process that held region {region} ended; run the command again"),
-        )
+        Failure::new(Exit::Ended, format!("the process that held region {region} ended; {then}"))
     }
 
     /// A topic that must be there.
@@ -193,7 +193,9 @@ impl Host {
                 }
             }
         };
-        let _ = outbox.word(&reply).await;
+        if let Err(too_large @ Broken::TooLarge { .. }) = outbox.word(&reply).await {
+            let _ = outbox.word(&Reply::Failed(Failure::failed(too_large))).await;
+        }
     }
 
     async fn carry_out(
@@ -203,28 +205,38 @@ impl Host {
         outbox: &mut Outbox,
     ) -> Result<Value, Failure> {
         match command {
-            Command::Name => told(Name { region: self.region.name().to_string() }),
+            Command::Holder => told(Holder {
+                region: self.region.name().to_string(),
+                process: std::process::id(),
+                purpose: self.purpose,
+            }),
             Command::Publish { topic } => told(publish::run(self, topic, inbox, outbox).await?),
             Command::Consume { topic, from, count, until } => {
                 let what = consume::What { topic, from, count, until };
                 told(consume::run(self, what, inbox, outbox).await?)
             }
-            Command::Replicate { to, topics, until } => {
-                told(replicate::run(self, to, topics, until, inbox, outbox).await?)
+            Command::Replicate { to, topics, until, quarantine_after } => {
+                let quarantine = |after| Poison::Quarantine { after };
+                let poison = quarantine_after.map_or(Poison::Block, quarantine);
+                told(replicate::run(self, to, topics, until, poison, inbox, outbox).await?)
             }
             Command::Receive { cluster, topic, owner, counter, incarnation } => {
                 let opening = receive::opening(cluster, topic, owner, counter, incarnation);
                 told(receive::run(self, opening, inbox, outbox).await?)
             }
-            Command::Status { topics } => told(topics::status(self, topics).await?),
-            Command::Why { topics } => told(links::why(self, topics).await?),
-            Command::StatsInternal { topic } => told(topics::internal(self, topic).await?),
-            Command::Ledgers => told(ledgers::list(self).await?),
+            Command::Status { topics } => told(looked(inbox, topics::status(self, topics)).await?),
+            Command::Why { topics } => told(looked(inbox, links::why(self, topics)).await?),
+            Command::StatsInternal { topic } => {
+                told(looked(inbox, topics::internal(self, topic)).await?)
+            }
+            Command::Ledgers => told(looked(inbox, ledgers::list(self)).await?),
             Command::LedgerRecord { ledger } => told(ledgers::record(self, ledger).await?),
             Command::LedgerEntries { ledger, first, last } => {
-                told(ledgers::read(self, ledger, first, last, outbox).await?)
+                told(ledgers::read(self, ledger, first, last, inbox, outbox).await?)
             }
-            Command::CheckLedgers { ledgers } => told(ledgers::check(self, ledgers, outbox).await?),
+            Command::CheckLedgers { ledgers } => {
+                told(ledgers::check(self, ledgers, inbox, outbox).await?)
+            }
             Command::RecoverLedger { ledger, consent } => {
                 told(ledgers::recover(self, ledger, consent).await?)
             }
@@ -240,6 +252,17 @@ impl Host {
                 told(topics::delete(self, topic, consent).await?)
             }
         }
+    }
+}
+
+/// The outcome of looking at something, unless whoever asked does not want it any more.
+async fn looked<T>(
+    inbox: &mut Inbox,
+    look: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    tokio::select! {
+        result = look => result,
+        () = inbox.end() => Err(Failure::failed("interrupted before the report was complete")),
     }
 }
 
@@ -277,36 +300,6 @@ async fn accept(listener: UnixListener, host: std::sync::Weak<Host>) {
     }
 }
 
-/// Binds the socket of a region that this process holds, so that only its user can connect from the first moment on.
-/// What a holder that died has left is replaced.
-fn bind(socket: &Path) -> io::Result<UnixListener> {
-    let unready = socket.with_extension("new");
-    match fs::remove_file(&unready) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let listener = UnixListener::bind(&unready)?;
-    fs::set_permissions(&unready, Permissions::from_mode(0o600))?;
-    fs::rename(unready, socket)?;
-    Ok(listener)
-}
-
-/// Paths of sockets have a limit of their own.
-fn check_length(socket: &Path) -> Result<(), Failure> {
-    // Bound under another name first.
-    let bytes = socket.as_os_str().len() + ".new".len();
-    if bytes > SOCKET_PATH_BYTES_MAX {
-        return Err(Failure::failed(format!(
-            "the path of the socket {} is longer than the {SOCKET_PATH_BYTES_MAX} bytes that the system allows; \
-             go to the directory and give a relative path, or move the region",
-            socket.display()
-        )));
-    }
-    Ok(())
-}
-
-/// Of the address of a socket on all systems, with its last byte 0.
-const SOCKET_PATH_BYTES_MAX: usize = 103;
 /// How long the commands of others have to come to their end.
 const SERVED: Duration = Duration::from_secs(15);
 /// How long a region may be held by a process that does not serve it yet or no more.

@@ -1,30 +1,47 @@
 //! Ledgers, below topics: their records, their entries, their copies.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use georepl::cursor::Position;
 use georepl::storage::{
-    CopyState, EntryId, LedgerId, LedgerMetadata, LedgerReader, LedgerState, decode_metadata,
-    ledger_key,
+    CheckError, CheckReport, CopyState, EntryId, LedgerId, LedgerMetadata, LedgerReader,
+    LedgerState, decode_metadata, ledger_key,
 };
 
 use super::Host;
 use super::consume::encode_at;
-use super::line::{Frame, Outbox};
+use super::line::{Broken, Frame, Inbox, Outbox};
 use super::topics::guard;
-use super::words::{Consent, Ensemble, LedgerCheck, LedgerEnd, LedgerRecord, Reply};
+use super::words::{Consent, Ensemble, LedgerCheck, LedgerEnd, LedgerRecord, Quorums, Reply};
 use crate::exit::{Exit, Failure};
 
 /// The records of all ledgers, in the order of their ids.
 pub(super) async fn list(host: &Arc<Host>) -> Result<Vec<LedgerRecord>, Failure> {
     let mut records = Vec::new();
     for ledger in ids(host).await? {
-        // One that was deleted meanwhile is left out.
-        if let Some(metadata) = metadata(host, ledger).await? {
-            records.push(told(ledger, &metadata));
+        match metadata(host, ledger).await {
+            Ok(Some(metadata)) => records.push(told(ledger, &metadata)),
+            // It was deleted meanwhile.
+            Ok(None) => {}
+            Err(failure) => records.push(unreadable(ledger, failure)),
         }
     }
     Ok(records)
+}
+
+/// A record that says nothing. The others are told all the same.
+fn unreadable(ledger: LedgerId, failure: Failure) -> LedgerRecord {
+    LedgerRecord {
+        ledger: ledger.get(),
+        state: "unreadable".to_owned(),
+        reason: Some(failure.message),
+        quorums: None,
+        entries: None,
+        bytes: None,
+        ensembles: Vec::new(),
+        custom: BTreeMap::new(),
+    }
 }
 
 /// The record of one ledger.
@@ -38,60 +55,89 @@ pub(super) async fn read(
     ledger: u64,
     first: u64,
     last: Option<u64>,
+    inbox: &mut Inbox,
     outbox: &mut Outbox,
 ) -> Result<LedgerEnd, Failure> {
     let reader = open(host, LedgerId(ledger)).await?;
+    let gone = |error: Broken| Failure::new(Exit::Unreachable, error);
     let end = EntryId::following(reader.last_add_confirmed()).get();
     let end = last.map_or(end, |last| end.min(last.saturating_add(1)));
     let mut next = first;
     while next < end {
         let through = end.min(next + READ_ENTRIES) - 1;
-        let entries = reader.read(EntryId(next), EntryId(through)).await;
+        let entries = tokio::select! {
+            biased;
+            () = inbox.end() => break,
+            entries = reader.read(EntryId(next), EntryId(through)) => entries,
+        };
         for entry in entries.map_err(Failure::failed)? {
             let data = encode_at(Position::new(reader.id(), entry.id), &entry.payload);
-            let sent = outbox.feed(Frame::Data(data)).await;
-            sent.map_err(|error| Failure::new(Exit::Unreachable, error))?;
+            outbox.feed(Frame::Data(data)).await.map_err(gone)?;
         }
         next = through + 1;
     }
-    Ok(LedgerEnd { ledger, entries: end.saturating_sub(first) })
+    Ok(LedgerEnd { ledger, entries: next.saturating_sub(first) })
 }
 
-/// Looks at every copy of these ledgers, or of all.
+/// Looks at every copy of these ledgers, or of all, until told to stop.
 pub(super) async fn check(
     host: &Arc<Host>,
     ledgers: Vec<u64>,
+    inbox: &mut Inbox,
     outbox: &mut Outbox,
 ) -> Result<Vec<LedgerCheck>, Failure> {
-    let chosen = match ledgers.is_empty() {
+    let all = ledgers.is_empty();
+    let chosen = match all {
         true => ids(host).await?,
         false => ledgers.into_iter().map(LedgerId).collect(),
     };
     let of = chosen.len();
     let mut reports = Vec::new();
     for ledger in chosen {
-        existing(host, ledger).await?;
-        let report = host.region.client().check(ledger, |_| {}).await;
-        let report =
-            report.map_err(|error| Failure::failed(format!("ledger {ledger}: {error}")))?;
-        let under_replicated =
-            report.fragments.iter().map(|fragment| fragment.entries_under_replicated).sum();
-        let runs = report.fragments.iter().flat_map(|fragment| &fragment.copies);
-        let bad = runs.filter(|run| run.state != CopyState::Present).map(|run| {
-            format!("entries {} to {} on {}: {}", run.first, run.last, run.bookie, run.state)
-        });
-        reports.push(LedgerCheck {
-            ledger: ledger.get(),
-            state: state(report.state).to_owned(),
-            entries: EntryId::following(report.last_add_confirmed).get(),
-            under_replicated,
-            findings: bad.collect(),
-        });
+        // One that was deleted since all were listed is none to check.
+        if all && matches!(metadata(host, ledger).await, Ok(None)) {
+            continue;
+        }
+        let report = tokio::select! {
+            biased;
+            () = inbox.end() => break,
+            report = host.region.client().check(ledger, |_| {}) => report,
+        };
+        reports.push(report.map_or_else(|error| unchecked(ledger, &error), checked));
         let progress = serde_json::json!({ "checked": reports.len(), "of": of });
         let told = outbox.word(&Reply::Progress(progress)).await;
         told.map_err(|error| Failure::new(Exit::Unreachable, error))?;
     }
     Ok(reports)
+}
+
+fn checked(report: CheckReport) -> LedgerCheck {
+    let under_replicated =
+        report.fragments.iter().map(|fragment| fragment.entries_under_replicated).sum();
+    let runs = report.fragments.iter().flat_map(|fragment| &fragment.copies);
+    let bad = runs.filter(|run| run.state != CopyState::Present).map(|run| {
+        format!("entries {} to {} on {}: {}", run.first, run.last, run.bookie, run.state)
+    });
+    LedgerCheck {
+        ledger: report.ledger.get(),
+        state: state(report.state).to_owned(),
+        reason: None,
+        entries: EntryId::following(report.last_add_confirmed).get(),
+        under_replicated,
+        findings: bad.collect(),
+    }
+}
+
+/// A ledger that cannot be checked. The others are told all the same.
+fn unchecked(ledger: LedgerId, error: &CheckError) -> LedgerCheck {
+    LedgerCheck {
+        ledger: ledger.get(),
+        state: "unknown".to_owned(),
+        reason: Some(error.to_string()),
+        entries: 0,
+        under_replicated: 0,
+        findings: Vec::new(),
+    }
 }
 
 /// Finds out where a ledger ends, and closes it there.
@@ -149,9 +195,12 @@ fn told(ledger: LedgerId, metadata: &LedgerMetadata) -> LedgerRecord {
     LedgerRecord {
         ledger: ledger.get(),
         state: state(metadata.state()).to_owned(),
-        ensemble: sizes.ensemble(),
-        write_quorum: sizes.write(),
-        ack_quorum: sizes.ack(),
+        reason: None,
+        quorums: Some(Quorums {
+            ensemble: sizes.ensemble(),
+            write: sizes.write(),
+            ack: sizes.ack(),
+        }),
         entries: end.map(|end| EntryId::following(end.last_entry).get()),
         bytes: end.map(|end| end.length),
         ensembles: ensembles.collect(),
@@ -169,5 +218,5 @@ fn state(state: LedgerState) -> &'static str {
     }
 }
 
-/// Entries read at once.
-const READ_ENTRIES: u64 = 256;
+/// Entries read at once. Each has up to 5 MiB, and how large they are is not known before they are read.
+const READ_ENTRIES: u64 = 8;

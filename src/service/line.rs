@@ -8,7 +8,8 @@
 //!   └────────┴──────┴───────────┘
 //! ```
 //!
-//! Lines and frames have a bound; what is beyond it, or is not understood, ends the connection with an error.
+//! A word that is larger than a frame goes in pieces. Lines, frames and words have a bound; what is beyond it, or is not
+//! understood, ends the connection with an error.
 
 use std::time::Duration;
 
@@ -21,6 +22,8 @@ use tokio::io::{
     WriteHalf,
 };
 use tokio_util::codec::{FramedRead, FramedWrite, LengthDelimitedCodec};
+
+use crate::exit::{Exit, Failure};
 
 /// A stream of bytes both ways.
 pub(crate) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -48,17 +51,38 @@ pub(crate) enum Broken {
     Connection(#[from] std::io::Error),
     #[error("what came over the connection is not understood: {0}")]
     Garbage(String),
+    #[error(
+        "{what} has {bytes} bytes, above the limit of {bytes_max}; name fewer topics or ledgers"
+    )]
+    TooLarge { what: &'static str, bytes: usize, bytes_max: usize },
+}
+
+/// The other side has not answered in time.
+pub(crate) fn silent() -> Failure {
+    let message = format!(
+        "the process that holds the region has not answered for {} s; it may hang or be stopped",
+        ANSWER.as_secs()
+    );
+    Failure::new(Exit::Unreachable, message)
 }
 
 /// The largest frame: an entry of the largest size and what is put around it.
 const FRAME_BYTES_MAX: usize = (5 << 20) + (64 << 10);
+/// The largest word, which is the report on a region: some hundred bytes for each of several 100,000 ledgers.
+const WORD_BYTES_MAX: usize = 128 << 20;
+/// The piece of a word that is sent in a frame.
+const PIECE_BYTES: usize = 1 << 20;
 /// The longest line that asks.
-const LINE_BYTES_MAX: u64 = 1 << 20;
+const LINE_BYTES_MAX: usize = 1 << 20;
 /// What is gathered before it is written without being asked to.
 const WRITE_BYTES: usize = 64 << 10;
 
 /// What comes in.
-pub(crate) struct Inbox(FramedRead<BufReader<ReadHalf<Box<dyn Duplex>>>, LengthDelimitedCodec>);
+pub(crate) struct Inbox {
+    frames: FramedRead<BufReader<ReadHalf<Box<dyn Duplex>>>, LengthDelimitedCodec>,
+    /// The pieces of a word that is not complete.
+    pieces: BytesMut,
+}
 
 /// What goes out.
 pub(crate) struct Outbox(FramedWrite<WriteHalf<Box<dyn Duplex>>, LengthDelimitedCodec>);
@@ -71,6 +95,7 @@ pub(crate) async fn ask(
     let (reading, mut writing) = tokio::io::split(stream);
     let mut line = serde_json::to_vec(request).expect("requests have no maps with strange keys");
     line.push(b'\n');
+    bounded("the request", line.len(), LINE_BYTES_MAX)?;
     writing.write_all(&line).await?;
     Ok(framed(BufReader::new(reading), writing))
 }
@@ -80,7 +105,7 @@ pub(crate) async fn asked(stream: Box<dyn Duplex>) -> Result<(Vec<u8>, Inbox, Ou
     let (reading, writing) = tokio::io::split(stream);
     let mut reading = BufReader::new(reading);
     let mut line = Vec::new();
-    (&mut reading).take(LINE_BYTES_MAX).read_until(b'\n', &mut line).await?;
+    (&mut reading).take(LINE_BYTES_MAX as u64).read_until(b'\n', &mut line).await?;
     let (inbox, outbox) = framed(reading, writing);
     Ok((line, inbox, outbox))
 }
@@ -92,24 +117,38 @@ fn framed(
     let codec = || LengthDelimitedCodec::builder().max_frame_length(FRAME_BYTES_MAX).new_codec();
     let mut writing = FramedWrite::new(writing, codec());
     writing.set_backpressure_boundary(WRITE_BYTES);
-    (Inbox(FramedRead::new(reading, codec())), Outbox(writing))
+    let frames = FramedRead::new(reading, codec());
+    (Inbox { frames, pieces: BytesMut::new() }, Outbox(writing))
 }
 
 impl Inbox {
     /// The next frame; none when the other side has gone. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Result<Option<Frame>, Broken> {
-        let Some(frame) = self.0.next().await else { return Ok(None) };
-        let mut body = frame?.freeze();
-        if body.is_empty() {
-            return Err(Broken::Garbage("a frame without a kind".into()));
+        loop {
+            let Some(frame) = self.frames.next().await else { return Ok(None) };
+            let mut body = frame?;
+            if body.is_empty() {
+                return Err(Broken::Garbage("a frame without a kind".into()));
+            }
+            let kind = body.split_to(1)[0];
+            match kind {
+                PIECE => self.add(&body)?,
+                WORD if self.pieces.is_empty() => return Ok(Some(Frame::Word(body.freeze()))),
+                WORD => {
+                    self.add(&body)?;
+                    return Ok(Some(Frame::Word(std::mem::take(&mut self.pieces).freeze())));
+                }
+                DATA => return Ok(Some(Frame::Data(body.freeze()))),
+                END => return Ok(Some(Frame::End)),
+                other => return Err(Broken::Garbage(format!("a frame of kind {other}"))),
+            }
         }
-        let kind = body.split_to(1)[0];
-        match kind {
-            WORD => Ok(Some(Frame::Word(body))),
-            DATA => Ok(Some(Frame::Data(body))),
-            END => Ok(Some(Frame::End)),
-            other => Err(Broken::Garbage(format!("a frame of kind {other}"))),
-        }
+    }
+
+    fn add(&mut self, piece: &[u8]) -> Result<(), Broken> {
+        bounded("the answer", self.pieces.len() + piece.len(), WORD_BYTES_MAX)?;
+        self.pieces.extend_from_slice(piece);
+        Ok(())
     }
 
     /// The next piece of data; none when there is no more. Cancel-safe.
@@ -131,11 +170,20 @@ impl Inbox {
 impl Outbox {
     /// Sends a frame soon: with the next flush, or when enough has gathered.
     pub(crate) async fn feed(&mut self, frame: Frame) -> Result<(), Broken> {
-        let (kind, body) = match frame {
-            Frame::Word(body) => (WORD, body),
-            Frame::Data(body) => (DATA, body),
-            Frame::End => (END, Bytes::new()),
-        };
+        match frame {
+            Frame::Word(mut rest) => {
+                bounded("the report", rest.len(), WORD_BYTES_MAX)?;
+                while rest.len() > PIECE_BYTES {
+                    self.put(PIECE, rest.split_to(PIECE_BYTES)).await?;
+                }
+                self.put(WORD, rest).await
+            }
+            Frame::Data(body) => self.put(DATA, body).await,
+            Frame::End => self.put(END, Bytes::new()).await,
+        }
+    }
+
+    async fn put(&mut self, kind: u8, body: Bytes) -> Result<(), Broken> {
         let mut bytes = BytesMut::with_capacity(1 + body.len());
         bytes.put_u8(kind);
         bytes.put(body);
@@ -160,7 +208,16 @@ pub(crate) fn parse<T: DeserializeOwned>(word: &[u8]) -> Result<T, Broken> {
     serde_json::from_slice(word).map_err(|error| Broken::Garbage(error.to_string()))
 }
 
+fn bounded(what: &'static str, bytes: usize, bytes_max: usize) -> Result<(), Broken> {
+    match bytes > bytes_max {
+        true => Err(Broken::TooLarge { what, bytes, bytes_max }),
+        false => Ok(()),
+    }
+}
+
 const WORD: u8 = b'W';
+/// Of a word whose end is in a later frame.
+const PIECE: u8 = b'P';
 const DATA: u8 = b'D';
 const END: u8 = b'E';
 
@@ -170,8 +227,21 @@ mod tests {
 
     #[tokio::test]
     async fn frames_arrive_as_they_were_sent() {
-        let (here, there) = tokio::io::duplex(64);
-        let frames = [Frame::Word("{}".into()), Frame::Data(Bytes::from(vec![7; 300])), Frame::End];
+        let (here, there) = tokio::io::duplex(4 << 10);
+        let word = |bytes: usize| {
+            let word = (0..bytes).map(|n| b'a' + (n % 23) as u8).collect::<Vec<_>>();
+            Frame::Word(word.into())
+        };
+        // Words of no, one and several pieces, and one byte around each bound.
+        let frames = [
+            Frame::Word("{}".into()),
+            Frame::Data(Bytes::from(vec![7; 300])),
+            word(PIECE_BYTES),
+            word(PIECE_BYTES + 1),
+            word(2 * PIECE_BYTES),
+            word(FRAME_BYTES_MAX + 1),
+            Frame::End,
+        ];
         let sent = frames.clone();
         let send = async {
             let (inbox, mut outbox) = ask(Box::new(here), &"hello").await.unwrap();
@@ -191,6 +261,21 @@ mod tests {
         };
         let ((), (line, got)) = tokio::join!(send, receive);
         assert_eq!((line.as_slice(), got.as_slice()), (&b"\"hello\"\n"[..], &frames[..]));
+    }
+
+    #[tokio::test]
+    async fn word_and_request_beyond_the_bound_are_named_and_the_connection_goes_on() {
+        let (here, there) = tokio::io::duplex(4 << 10);
+        let long = "x".repeat(LINE_BYTES_MAX);
+        let refused = ask(Box::new(tokio::io::duplex(64).0), &long).await.err().unwrap();
+        assert!(refused.to_string().contains("above the limit of 1048576"), "{refused}");
+        let (_inbox, mut outbox) = ask(Box::new(here), &"hello").await.unwrap();
+        let report = Bytes::from(vec![b' '; WORD_BYTES_MAX + 1]);
+        let refused = outbox.feed(Frame::Word(report)).await.unwrap_err();
+        assert!(refused.to_string().contains("above the limit of 134217728"), "{refused}");
+        outbox.word(&"next").await.unwrap();
+        let (_, mut inbox, _outbox) = asked(Box::new(there)).await.unwrap();
+        assert_eq!(inbox.next().await.unwrap(), Some(Frame::Word("\"next\"".into())));
     }
 
     #[tokio::test]

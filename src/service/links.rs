@@ -6,11 +6,12 @@ use georepl::cursor::{ManagedCursor, ManagedLedger, Offset, Position, StartAt};
 use georepl::replicator::{Change, EmbeddedTopic, Incarnation, Replicator, Wake, Why};
 
 use super::Host;
+use super::lanes::Claimed;
 use super::words::{Consent, Link, Move, Moved, Run};
 use crate::exit::{Exit, Failure};
 
 /// The cursor of a topic for a remote has Pulsar's name.
-pub(super) fn cursor_name(remote: &str) -> String {
+fn cursor_name(remote: &str) -> String {
     format!("{CURSOR_PREFIX}{remote}")
 }
 
@@ -25,14 +26,35 @@ const CURSOR_PREFIX: &str = "pulsar.repl.";
 pub(super) async fn why(host: &Arc<Host>, topics: Vec<String>) -> Result<Vec<Link>, Failure> {
     let mut links = Vec::new();
     for name in chosen(host, topics).await? {
-        let topic = host.topic(&name).await?;
+        let topic = match host.topic(&name).await {
+            Ok(topic) => topic,
+            Err(failure) => {
+                links.push(unknown(name, None, failure));
+                continue;
+            }
+        };
         for cursor in topic.ledger().cursors() {
             if let Some(remote) = remote_of(&cursor) {
-                links.push(link(host, &topic, remote).await?);
+                let link = link(host, &topic, remote).await;
+                let failed = |failure| unknown(name.clone(), Some(remote.to_owned()), failure);
+                links.push(link.unwrap_or_else(failed));
             }
         }
     }
     Ok(links)
+}
+
+/// What cannot be told, and why. The others are told all the same.
+fn unknown(topic: String, remote: Option<String>, failure: Failure) -> Link {
+    Link {
+        topic,
+        remote,
+        backlog: None,
+        reason: "unknown".to_owned(),
+        since_seconds: 0.0,
+        why: failure.message,
+        stuck: true,
+    }
 }
 
 /// The topics that were named, or all.
@@ -45,13 +67,12 @@ pub(super) async fn chosen(host: &Host, topics: Vec<String>) -> Result<Vec<Strin
 
 async fn link(host: &Host, topic: &EmbeddedTopic, remote: &str) -> Result<Link, Failure> {
     let name = topic.ledger().name().to_owned();
-    let running = host.replicators.lock().get(&(name.clone(), remote.to_owned())).cloned();
-    if let Some(replicator) = running {
+    if let Some(replicator) = host.lanes.running(&name, remote) {
         let why = replicator.why();
         return Ok(Link {
             topic: name,
-            remote: remote.to_owned(),
-            backlog: why.backlog,
+            remote: Some(remote.to_owned()),
+            backlog: Some(why.backlog),
             reason: why.reason.name().to_owned(),
             since_seconds: why.since.as_secs_f64(),
             stuck: why.wake == Wake::Operator && why.backlog > 0,
@@ -61,8 +82,8 @@ async fn link(host: &Host, topic: &EmbeddedTopic, remote: &str) -> Result<Link, 
     let backlog = open_cursor(topic.ledger(), remote).await?.backlog();
     Ok(Link {
         topic: name,
-        remote: remote.to_owned(),
-        backlog,
+        remote: Some(remote.to_owned()),
+        backlog: Some(backlog),
         reason: "not-running".to_owned(),
         since_seconds: 0.0,
         stuck: backlog > 0,
@@ -82,6 +103,20 @@ pub(super) async fn open_cursor(
     cursor.map_err(Failure::failed)
 }
 
+/// The cursor of a topic for a remote that it was replicated to before.
+pub(super) async fn existing_cursor(
+    host: &Host,
+    topic: &str,
+    remote: &str,
+) -> Result<Arc<ManagedCursor>, Failure> {
+    let log = host.topic(topic).await?;
+    if !log.ledger().cursors().contains(&cursor_name(remote)) {
+        let message = format!("{topic} was never replicated to {remote}; see georepl status");
+        return Err(Failure::failed(message));
+    }
+    open_cursor(log.ledger(), remote).await
+}
+
 /// Moves the cursor of a remote, or says what that would do.
 pub(super) async fn moved(
     host: &Arc<Host>,
@@ -91,20 +126,15 @@ pub(super) async fn moved(
     run: Run,
     consent: Consent,
 ) -> Result<Moved, Failure> {
-    let topic = host.topic(&name).await?;
-    let ledger = topic.ledger();
-    if !ledger.cursors().contains(&cursor_name(&remote)) {
-        let message = format!("{name} was never replicated to {remote}; see georepl status");
-        return Err(Failure::failed(message));
-    }
-    let running = host.replicators.lock().get(&(name.clone(), remote.clone())).cloned();
-    let cursor = open_cursor(ledger, &remote).await?;
+    // Before the cursor is opened, so that it is not one that is just being closed.
+    let claimed = host.lanes.claim(&name, &remote)?;
+    let cursor = existing_cursor(host, &name, &remote).await?;
     let mut report = plan(&cursor, how)?;
     if run == Run::Real {
         guard(&report, how, consent)?;
-        match running {
-            Some(replicator) => order(&replicator, how).await?,
-            None => carry_out(&cursor, how).await?,
+        match &claimed {
+            Claimed::Running(replicator) => order(replicator, how).await?,
+            Claimed::Free(_) => carry_out(&cursor, how).await?,
         }
         report.done = true;
         report.backlog = cursor.backlog();

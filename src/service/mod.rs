@@ -5,14 +5,17 @@
 
 mod consume;
 mod host;
+mod lanes;
 mod ledgers;
 pub(crate) mod line;
 mod links;
 mod publish;
 mod receive;
 mod replicate;
+mod socket;
+mod target;
 mod topics;
 pub(crate) mod words;
 
 pub(crate) use consume::{Consumable, decode as decode_entry};
-pub(crate) use host::{Attached, Host, attach};
+pub(crate) use host::{Attached, Host, attach, holder};

@@ -5,11 +5,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use futures::FutureExt;
+use georepl::replicator::PublishError;
 use georepl::replicator::message::{MessageMetadata, compose};
 
 use super::Host;
 use super::line::{Inbox, Outbox};
-use super::words::{Published, Reply};
+use super::words::{Published, Reply, Rest};
 use crate::exit::{Exit, Failure};
 
 /// Publishes messages until there are no more. Each batch is durable before its number is told.
@@ -25,7 +26,7 @@ pub(super) async fn run(
     while more {
         let message = tokio::select! {
             message = inbox.data() => message.map_err(Failure::failed)?,
-            () = host.closing() => return Err(host.ending()),
+            () = host.closing() => return Err(host.ending(published.then(Rest::NotWritten))),
         };
         let Some(message) = message else { break };
         let mut bytes = message.len();
@@ -42,8 +43,7 @@ pub(super) async fn run(
         }
         let messages = batch.len() as u64;
         let positions = topic.publish_batch(batch).await.map_err(|error| {
-            let before = published.messages;
-            Failure::failed(format!("{error}; {before} messages before were published"))
+            Failure::failed(format!("{error}; {}", published.then(rest(&error))))
         })?;
         published.messages += messages;
         published.bytes += bytes as u64;
@@ -54,6 +54,16 @@ pub(super) async fn run(
         told.map_err(|error| Failure::new(Exit::Unreachable, error))?;
     }
     Ok(published)
+}
+
+/// What a failure says of its batch.
+fn rest(error: &PublishError) -> Rest {
+    match error {
+        PublishError::Append(error) if !error.outcome_known() => Rest::InDoubt,
+        PublishError::Append(_) | PublishError::Frame { .. } | PublishError::TooLarge { .. } => {
+            Rest::NotWritten
+        }
+    }
 }
 
 fn frame(number: u64, payload: &Bytes) -> Bytes {

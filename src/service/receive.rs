@@ -8,10 +8,8 @@
 //! A connection that breaks is a session that is lost. A session that its source drops is closed by the end of what it
 //! sends, and what was sent before may still land.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
-use async_trait::async_trait;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use futures::FutureExt;
 use georepl::cursor::Position;
@@ -23,9 +21,10 @@ use georepl::replicator::{
 use georepl::storage::Mailbox;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tokio::net::UnixStream;
 use tokio::sync::mpsc;
 
-use super::host::{Host, connect};
+use super::host::Host;
 use super::line::{self, Broken, Frame, Inbox, Outbox};
 use super::words::{Command, Reply, Request, VERSION, position};
 use crate::exit::{Exit, Failure};
@@ -112,7 +111,7 @@ pub(super) async fn run(
                 Some(SessionEvent::Lost(message)) => return Err(Failure::failed(message)),
                 None => return Err(Failure::failed("the session ended")),
             },
-            () = host.closing() => return Err(host.ending()),
+            () = host.closing() => return Err(host.ending("open the session again")),
         }
     }
 }
@@ -142,70 +141,53 @@ impl EventSink for Events {
     }
 }
 
-/// A region that another process holds, as a remote.
-pub(super) struct SocketRemote {
-    directory: PathBuf,
-}
-
-impl SocketRemote {
-    pub(super) fn new(directory: PathBuf) -> Self {
-        Self { directory }
-    }
-
-    async fn opened(&self, opening: &Opening) -> Result<(Opened, Inbox, Outbox), String> {
-        let words = |error: Broken| error.to_string();
-        let stream = connect(&self.directory).await.map_err(|failure| failure.to_string())?;
-        let stream = stream.ok_or_else(|| {
-            format!("no process serves the region in {}", self.directory.display())
-        })?;
-        let Opening { source, session, incarnation } = opening;
-        let command = Command::Receive {
-            cluster: source.cluster.to_string(),
-            topic: source.topic.to_string(),
-            owner: session.owner,
-            counter: session.counter,
-            incarnation: incarnation.0,
-        };
-        let request = Request { georepl: VERSION, command };
-        let (mut inbox, outbox) = line::ask(Box::new(stream), &request).await.map_err(words)?;
-        match word(&mut inbox).await.map_err(words)? {
-            Reply::Taken => {}
-            Reply::Failed(failure) => return Err(failure.to_string()),
-            Reply::Progress(_) | Reply::Done(_) => return Err("an answer out of turn".into()),
+/// Opens a session with the process at the other end.
+pub(super) async fn open(
+    stream: UnixStream,
+    opening: Opening,
+    events: SessionEvents,
+) -> Result<OpenedSession, OpenError> {
+    let unreachable = |message: String| OpenError::Unreachable(message.into());
+    let (opened, inbox, outbox) = asked(stream, &opening).await.map_err(unreachable)?;
+    let watermark = match opened {
+        Opened::Open { watermark } => watermark,
+        Opened::Unreachable { message } => return Err(unreachable(message)),
+        Opened::LaterOwner { owner, counter } => {
+            let newest = SessionId { owner, counter };
+            return Err(OpenError::LaterOwner { asked: opening.session, newest });
         }
-        Ok((word(&mut inbox).await.map_err(words)?, inbox, outbox))
-    }
+        Opened::LaterIncarnation { newest } => {
+            let newest = Incarnation(newest);
+            return Err(OpenError::LaterIncarnation { asked: opening.incarnation, newest });
+        }
+    };
+    let watermark = watermark.map(|Held { ledger, entry, checksum }| Watermark {
+        position: position(ledger, entry),
+        checksum,
+    });
+    let unsent = Arc::new(Mailbox::new());
+    tokio::spawn(carry(inbox, outbox, unsent.clone(), events));
+    Ok(OpenedSession { watermark, session: Box::new(SocketSession { unsent }) })
 }
 
-#[async_trait]
-impl RemoteProducer for SocketRemote {
-    async fn open(
-        &self,
-        opening: Opening,
-        events: SessionEvents,
-    ) -> Result<OpenedSession, OpenError> {
-        let unreachable = |message: String| OpenError::Unreachable(message.into());
-        let (opened, inbox, outbox) = self.opened(&opening).await.map_err(unreachable)?;
-        let watermark = match opened {
-            Opened::Open { watermark } => watermark,
-            Opened::Unreachable { message } => return Err(unreachable(message)),
-            Opened::LaterOwner { owner, counter } => {
-                let newest = SessionId { owner, counter };
-                return Err(OpenError::LaterOwner { asked: opening.session, newest });
-            }
-            Opened::LaterIncarnation { newest } => {
-                let newest = Incarnation(newest);
-                return Err(OpenError::LaterIncarnation { asked: opening.incarnation, newest });
-            }
-        };
-        let watermark = watermark.map(|Held { ledger, entry, checksum }| Watermark {
-            position: position(ledger, entry),
-            checksum,
-        });
-        let unsent = Arc::new(Mailbox::new());
-        tokio::spawn(carry(inbox, outbox, unsent.clone(), events));
-        Ok(OpenedSession { watermark, session: Box::new(SocketSession { unsent }) })
+async fn asked(stream: UnixStream, opening: &Opening) -> Result<(Opened, Inbox, Outbox), String> {
+    let words = |error: Broken| error.to_string();
+    let Opening { source, session, incarnation } = opening;
+    let command = Command::Receive {
+        cluster: source.cluster.to_string(),
+        topic: source.topic.to_string(),
+        owner: session.owner,
+        counter: session.counter,
+        incarnation: incarnation.0,
+    };
+    let request = Request { georepl: VERSION, command };
+    let (mut inbox, outbox) = line::ask(Box::new(stream), &request).await.map_err(words)?;
+    match word(&mut inbox).await.map_err(words)? {
+        Reply::Taken => {}
+        Reply::Failed(failure) => return Err(failure.to_string()),
+        Reply::Progress(_) | Reply::Done(_) => return Err("an answer out of turn".into()),
     }
+    Ok((word(&mut inbox).await.map_err(words)?, inbox, outbox))
 }
 
 /// A session's sends on their way to its connection.

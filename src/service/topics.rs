@@ -34,10 +34,11 @@ pub(super) async fn status(host: &Arc<Host>, topics: Vec<String>) -> Result<Stat
     bookies.sort_by(|a, b| a.bookie.cmp(&b.bookie));
     let mut statuses = Vec::new();
     for topic in chosen(host, topics).await? {
-        statuses.push(topic_status(host, topic).await?);
+        statuses.push(topic_status(host, topic).await);
     }
     let healthy = bookies.iter().all(|bookie| bookie.state == "writable")
-        && statuses.iter().all(|topic| HEALTHY.contains(&topic.state.as_str()));
+        && statuses.iter().all(|topic| HEALTHY.contains(&topic.state.as_str()))
+        && statuses.iter().flat_map(|topic| &topic.cursors).all(|cursor| cursor.reason.is_none());
     Ok(Status {
         region: region.name().to_string(),
         process: std::process::id(),
@@ -49,41 +50,41 @@ pub(super) async fn status(host: &Arc<Host>, topics: Vec<String>) -> Result<Stat
 
 const HEALTHY: [&str; 3] = ["LedgerOpened", "ClosingLedger", "Terminated"];
 
-async fn topic_status(host: &Host, name: String) -> Result<TopicStatus, Failure> {
+async fn topic_status(host: &Host, name: String) -> TopicStatus {
     let topic = match host.topic(&name).await {
         Ok(topic) => topic,
         Err(failure) => {
-            return Ok(TopicStatus {
+            return TopicStatus {
                 topic: name,
                 state: "Unopened".to_owned(),
                 reason: Some(failure.message),
                 entries: 0,
                 bytes: 0,
                 cursors: Vec::new(),
-            });
+            };
         }
     };
     let mut cursors = Vec::new();
-    for opened in open_cursors(topic.ledger()).await? {
-        let cursor = opened.name().to_owned();
-        let remote = remote_of(&cursor).unwrap_or_default().to_owned();
-        let replicating = host.replicators.lock().contains_key(&(name.clone(), remote));
-        cursors.push(CursorStatus {
-            cursor,
-            mark_delete: opened.mark_delete_position().map(|at| at.to_string()),
-            backlog: opened.backlog(),
-            replicating,
-        });
+    for cursor in topic.ledger().cursors() {
+        let remote = remote_of(&cursor);
+        let replicating = remote.is_some_and(|remote| host.lanes.running(&name, remote).is_some());
+        let opened = ManagedCursor::open(topic.ledger(), &cursor, StartAt::Earliest).await;
+        let (mark_delete, backlog, reason) = match opened {
+            Ok(opened) => (opened.mark_delete_position(), Some(opened.backlog()), None),
+            Err(error) => (None, None, Some(error.to_string())),
+        };
+        let mark_delete = mark_delete.map(|at| at.to_string());
+        cursors.push(CursorStatus { cursor, mark_delete, backlog, reason, replicating });
     }
     let stats = topic.ledger().internal_stats();
-    Ok(TopicStatus {
+    TopicStatus {
         topic: name,
         state: stats.state,
         reason: topic.ledger().refusal().map(|refusal| refusal.to_string()),
         entries: stats.number_of_entries,
         bytes: stats.total_size,
         cursors,
-    })
+    }
 }
 
 /// The state of a topic, in Pulsar's words.
@@ -135,10 +136,7 @@ pub(super) async fn delete(
     let topic = host.topic(&name).await?;
     let entries = topic.ledger().end().since(topic.ledger().start());
     guard(consent, || format!("{name} has {entries} entries, which would be lost"))?;
-    if host.replicators.lock().keys().any(|(topic, _)| *topic == name) {
-        let message = format!("{name} is being replicated; stop that first");
-        return Err(Failure::new(Exit::Refused, message));
-    }
+    let _claim = host.lanes.claim_all(&name)?;
     host.region.delete_topic(&topic).await.map_err(Failure::failed)?;
     Ok(Changed { topic: name, what: format!("deleted with {entries} entries") })
 }

@@ -28,8 +28,8 @@ pub(crate) struct Versioned {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Command {
-    /// What the region is called.
-    Name,
+    /// Who holds the region.
+    Holder,
     /// Messages follow as data.
     Publish {
         topic: String,
@@ -45,6 +45,8 @@ pub(crate) enum Command {
         to: PathBuf,
         topics: Vec<String>,
         until: Until,
+        /// Refusals of an entry after which it is put into quarantine; none never.
+        quarantine_after: Option<u32>,
     },
     /// A session of another cluster's topic.
     Receive {
@@ -146,6 +148,16 @@ pub(crate) enum Move {
     Clear,
 }
 
+/// What a process holds a region for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Purpose {
+    /// For one command, and others as long as that takes.
+    Command,
+    /// For others, until it is told to end.
+    Serve,
+}
+
 /// What is answered.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -159,12 +171,15 @@ pub(crate) enum Reply {
     Failed(Failure),
 }
 
+/// Who holds a region.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Name {
+pub(crate) struct Holder {
     pub(crate) region: String,
+    pub(crate) process: u32,
+    pub(crate) purpose: Purpose,
 }
 
-/// What was published so far.
+/// What was published so far, all of it durable.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Published {
     pub(crate) topic: String,
@@ -232,7 +247,10 @@ pub(crate) struct TopicStatus {
 pub(crate) struct CursorStatus {
     pub(crate) cursor: String,
     pub(crate) mark_delete: Option<String>,
-    pub(crate) backlog: u64,
+    /// None if the cursor cannot be opened.
+    pub(crate) backlog: Option<u64>,
+    /// Why it cannot be opened.
+    pub(crate) reason: Option<String>,
     pub(crate) replicating: bool,
 }
 
@@ -240,8 +258,9 @@ pub(crate) struct CursorStatus {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Link {
     pub(crate) topic: String,
-    pub(crate) remote: String,
-    pub(crate) backlog: u64,
+    /// None if the topic cannot be opened, so that its remotes are not known.
+    pub(crate) remote: Option<String>,
+    pub(crate) backlog: Option<u64>,
     /// A stable name.
     pub(crate) reason: String,
     pub(crate) since_seconds: f64,
@@ -256,15 +275,22 @@ pub(crate) type Internal = ManagedLedgerInternalStats;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct LedgerRecord {
     pub(crate) ledger: u64,
+    /// `unreadable` with a reason if the record cannot be read; then the rest is not known.
     pub(crate) state: String,
-    pub(crate) ensemble: usize,
-    pub(crate) write_quorum: usize,
-    pub(crate) ack_quorum: usize,
+    pub(crate) reason: Option<String>,
+    pub(crate) quorums: Option<Quorums>,
     pub(crate) entries: Option<u64>,
     pub(crate) bytes: Option<u64>,
     pub(crate) ensembles: Vec<Ensemble>,
     /// What the application stored with it, as text.
     pub(crate) custom: std::collections::BTreeMap<String, String>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Quorums {
+    pub(crate) ensemble: usize,
+    pub(crate) write: usize,
+    pub(crate) ack: usize,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -276,7 +302,9 @@ pub(crate) struct Ensemble {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct LedgerCheck {
     pub(crate) ledger: u64,
+    /// `unknown` with a reason if the ledger cannot be checked.
     pub(crate) state: String,
+    pub(crate) reason: Option<String>,
     pub(crate) entries: u64,
     pub(crate) under_replicated: u64,
     /// Copies that are not present, in words.
@@ -306,6 +334,38 @@ pub(crate) struct Moved {
 pub(crate) struct Changed {
     pub(crate) topic: String,
     pub(crate) what: String,
+}
+
+/// What is known of the lines behind those that were published when publishing failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rest {
+    /// None of them was written.
+    NotWritten,
+    /// The next ones may be in the topic.
+    InDoubt,
+}
+
+impl Published {
+    /// How to go on after a failure.
+    pub(crate) fn then(&self, rest: Rest) -> String {
+        let Self { messages, last, .. } = self;
+        let next = messages + 1;
+        match (last, rest) {
+            (None, Rest::NotWritten) => "no line is in the topic; publish all of them again".into(),
+            (None, Rest::InDoubt) => {
+                "it is not known whether the first lines are in the topic; look for them \
+                 with georepl consume before publishing again"
+                    .into()
+            }
+            (Some(last), Rest::NotWritten) => format!(
+                "{messages} lines are in the topic and durable, the last at {last}; go on with line {next}"
+            ),
+            (Some(last), Rest::InDoubt) => format!(
+                "{messages} lines are in the topic and durable, the last at {last}, and some behind them may be; \
+                 see georepl consume --from {last} before going on with line {next}"
+            ),
+        }
+    }
 }
 
 impl Start {

@@ -1,0 +1,114 @@
+//! The region that topics are replicated to, whoever holds it.
+//!
+//! Its holder may end while topics are on their way, and another process may hold it next, or none. So the way there is
+//! looked for anew at every opening of a session, and a region that nobody holds is held by this process from then on.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use georepl::replicator::{
+    EmbeddedRemote, OpenError, OpenedSession, Opening, RemoteProducer, SessionEvents,
+};
+use georepl::{Absent, Region};
+use tokio::net::UnixStream;
+use tokio::sync::Mutex;
+
+use super::host::{Attached, Host, attach, holder};
+use super::receive;
+use super::words::Purpose;
+use crate::exit::{Exit, Failure};
+
+/// Where topics go.
+pub(super) struct Target {
+    /// The region's name.
+    pub(super) name: String,
+    directory: PathBuf,
+    /// If this process holds it for the purpose.
+    host: Arc<Mutex<Option<Arc<Host>>>>,
+}
+
+/// The way to a region.
+enum Way {
+    Here(Arc<Region>),
+    There(UnixStream),
+}
+
+impl Target {
+    /// Finds the process that holds the region, or opens it, or begins it, for topics of the region `from`.
+    pub(super) async fn reach(directory: PathBuf, from: &str) -> Result<Self, Failure> {
+        let same = || {
+            let message = format!("both regions are called {from}; names tell clusters apart");
+            Failure::new(Exit::Usage, message)
+        };
+        // A new region takes the name of its directory. It is not begun to be refused.
+        if is_empty(&directory) && directory.file_name().is_some_and(|name| name == from) {
+            return Err(same());
+        }
+        let (name, host) = loop {
+            match Box::pin(attach(&directory, Absent::Create, Purpose::Command)).await? {
+                Attached::Local(host) => break (host.region.name().to_string(), Some(host)),
+                Attached::Remote(stream) => {
+                    // None if it was about to end.
+                    if let Some(holder) = holder(stream).await? {
+                        break (holder.region, None);
+                    }
+                }
+            }
+        };
+        let target = Self { name, directory, host: Arc::new(Mutex::new(host)) };
+        if target.name == from {
+            target.close().await?;
+            return Err(same());
+        }
+        Ok(target)
+    }
+
+    /// Lets go of the region, if this process holds it.
+    pub(super) async fn close(&self) -> Result<(), Failure> {
+        match self.host.lock().await.take() {
+            Some(host) => Box::pin(host.close()).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn way(&self) -> Result<Way, Failure> {
+        let (host, directory) = (self.host.clone(), self.directory.clone());
+        // By a task of its own, which holds what it opened for the next who asks: this one may lose patience.
+        let looking = tokio::spawn(async move {
+            let mut held = host.lock().await;
+            if let Some(host) = &*held {
+                return Ok(Way::Here(host.region.clone()));
+            }
+            // It was there. If it is gone, an empty one does not take its place.
+            match attach(&directory, Absent::Refuse, Purpose::Command).await? {
+                Attached::Remote(stream) => Ok(Way::There(stream)),
+                Attached::Local(host) => {
+                    let host = held.insert(host);
+                    Ok(Way::Here(host.region.clone()))
+                }
+            }
+        });
+        looking.await.unwrap_or_else(|error| Err(Failure::failed(error)))
+    }
+}
+
+#[async_trait]
+impl RemoteProducer for Target {
+    async fn open(
+        &self,
+        opening: Opening,
+        events: SessionEvents,
+    ) -> Result<OpenedSession, OpenError> {
+        let unreachable = |failure: Failure| OpenError::Unreachable(failure.message.into());
+        match self.way().await.map_err(unreachable)? {
+            Way::Here(region) => EmbeddedRemote::new(region).open(opening, events).await,
+            Way::There(stream) => receive::open(stream, opening, events).await,
+        }
+    }
+}
+
+fn is_empty(directory: &Path) -> bool {
+    fs::read_dir(directory).map_or_else(|_| !directory.exists(), |mut files| files.next().is_none())
+}
