@@ -218,6 +218,9 @@ fn answers_from_before_a_move_change_nothing() {
 
         let (next, to) = (ReadId { from: offset(at), ..id(1, 0) }, (at + 5).min(9));
         assert_eq!(cursor.read_or_wait(LIMITS), Ok(ReadStart::Dispatched(next)), "{name}");
+        // Again, now that storage reads what may be the same entries for another read.
+        let failed = ReadFailed { message: "an answer that came late".into() };
+        cursor.fetched(id(0, at), Err(failed));
         cursor.fetched(next, entries(at, to));
         let delivered = completed(next, ReadOutcome::Entries((at..to).collect()));
         assert_eq!(outputs(&mut cursor), [fetch(next, to), delivered], "{name}");
