@@ -8,9 +8,9 @@
 //! 1. The record names a ledger only when that ledger holds a whole snapshot.
 //! 2. The record moves by compare-and-set and carries a token of the handle that wrote it, so that nobody else ever
 //!    writes the same bytes.
-//! 3. A ledger is deleted after the record no longer names it.
+//! 3. A ledger is deleted after the record no longer names it; until then the record notes it, for the next owner.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -19,6 +19,7 @@ use georepl_storage::{
     LedgerOptions, LedgerReader, LedgerState, LedgerWriter, MetadataError, OpenError, ReadError,
     ReplicaError, Version, recover, write,
 };
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::managed_ledger::ManagedLedger;
@@ -35,6 +36,9 @@ pub const RECORD_RANGES_MAX: usize = 1_000;
 /// The property with the token of the handle that wrote the record.
 const OWNER: &str = "#pulsar.internal.georepl.owner";
 
+/// The property with the ledgers that the record names no more and that may still be there.
+const LEFT: &str = "#pulsar.internal.georepl.left";
+
 /// Keeps the state of one cursor. Whoever holds it may write.
 pub(crate) struct Snapshots {
     topic: ManagedLedger,
@@ -44,7 +48,7 @@ pub(crate) struct Snapshots {
     record: CursorRecord,
     log: Option<Log>,
     /// Ledgers that the record names no more, or may come to name if a change lands late.
-    left: Vec<LedgerId>,
+    left: Arc<Mutex<BTreeSet<LedgerId>>>,
 }
 
 /// What was found of a cursor.
@@ -184,9 +188,13 @@ impl Snapshots {
         record: Option<CursorRecord>,
     ) -> Self {
         let mut record = record.unwrap_or_default();
+        let left = record.properties.remove(LEFT).unwrap_or_default();
+        // A number that is none can only be somebody else's: it is left alone.
+        let left = left.split(',').filter_map(|id| id.parse().ok()).map(LedgerId).collect();
         // Nobody else's bytes are ever the same.
         record.properties.insert(OWNER.into(), format!("{:016x}", fastrand::u64(..)));
-        Self { topic: topic.clone(), cursor, own, record, log: None, left: Vec::new() }
+        let left = Arc::new(Mutex::new(left));
+        Self { topic: topic.clone(), cursor, own, record, log: None, left }
     }
 
     /// The newest snapshot that can be read. One that is damaged on all bookies is passed over; one that cannot be read
@@ -281,7 +289,7 @@ impl Snapshots {
     pub(crate) async fn delete(&mut self) -> Result<(), MetadataError> {
         self.own.delete(self.topic.store()).await?;
         self.log = None;
-        self.left.extend(self.record.cursor_ledger.take());
+        self.left.lock().extend(self.record.cursor_ledger.take());
         self.discard_left();
         Ok(())
     }
@@ -303,18 +311,20 @@ impl Snapshots {
         match stored {
             Ok(()) => self.log = Some(log),
             // Until another change is certain, the record may come to name it.
-            Err(_) => self.left.push(ledger),
+            Err(_) => {
+                self.left.lock().insert(ledger);
+            }
         }
         stored
     }
 
     /// A new ledger whose first entry is the state.
-    async fn begun(&mut self, state: &Snapshot) -> Result<Log, String> {
+    async fn begun(&self, state: &Snapshot) -> Result<Log, String> {
         let log = self.create().await.map_err(|error| error.to_string())?;
         match log.append(state.encode()).await {
             Ok(()) => Ok(log),
             Err(reason) => {
-                self.left.push(log.writer.id());
+                self.left.lock().insert(log.writer.id());
                 Err(reason)
             }
         }
@@ -356,26 +366,42 @@ impl Snapshots {
         }
     }
 
-    async fn put(&mut self, record: CursorRecord) -> Result<Version, MetadataError> {
+    async fn put(&mut self, mut record: CursorRecord) -> Result<Version, MetadataError> {
+        let (before, named) = (self.record.cursor_ledger, record.cursor_ledger);
+        let noted = {
+            let left = self.left.lock();
+            let left = left.iter().copied().chain(before).filter(|left| Some(*left) != named);
+            left.map(|left| left.to_string()).collect::<Vec<_>>().join(",")
+        };
+        match noted.is_empty() {
+            true => record.properties.remove(LEFT),
+            false => record.properties.insert(LEFT.into(), noted),
+        };
         let version = self.own.put(self.topic.store(), record.encode()).await?;
-        let before = std::mem::replace(&mut self.record, record);
-        self.left.extend(before.cursor_ledger);
-        let named = self.record.cursor_ledger;
-        self.left.retain(|left| Some(*left) != named);
+        self.record = record;
+        let mut left = self.left.lock();
+        left.extend(before);
+        left.retain(|left| Some(*left) != named);
         Ok(version)
     }
 
-    /// Deletes ledgers that nothing names, in a task: nobody waits for it. What fails is left.
-    fn discard_left(&mut self) {
-        let (left, client) = (std::mem::take(&mut self.left), self.client().clone());
-        if left.is_empty() {
+    /// Deletes ledgers that nothing names, in a task: nobody waits for it. What fails is tried again after the next
+    /// change of the record, which notes it as long.
+    fn discard_left(&self) {
+        let (noted, client) = (self.left.lock().clone(), self.client().clone());
+        if noted.is_empty() {
             return;
         }
-        let cursor = self.cursor.clone();
+        let (left, cursor) = (self.left.clone(), self.cursor.clone());
         self.topic.runtime().spawn(async move {
-            for ledger in left {
-                if let Err(error) = client.delete(ledger).await {
-                    tracing::warn!(cursor = &*cursor, %ledger, "left a ledger that nothing names: {error}");
+            for ledger in noted {
+                match client.delete(ledger).await {
+                    Ok(()) => {
+                        left.lock().remove(&ledger);
+                    }
+                    Err(error) => {
+                        tracing::warn!(cursor = &*cursor, %ledger, "is deleted later: {error}");
+                    }
                 }
             }
         });

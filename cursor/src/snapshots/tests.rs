@@ -54,3 +54,37 @@ async fn ledger_whose_creation_is_not_answered_costs_its_timeout_and_no_acknowle
     let (_, found) = load(&topic).await;
     assert_eq!(found.unwrap().state, acknowledged(2));
 }
+
+#[tokio::test]
+async fn ledgers_that_could_not_be_deleted_are_deleted_by_the_next_owner() {
+    let region = Region::new();
+    let topic = region.topic().await;
+    let (mut snapshots, _) = load(&topic).await;
+    snapshots.write(acknowledged(1)).await.unwrap();
+    let first = snapshots.record.cursor_ledger.unwrap();
+    region.store.refuse_deletes(true);
+    snapshots.fold(acknowledged(2)).await.unwrap();
+    snapshots.write(acknowledged(3)).await.unwrap();
+    let second = snapshots.record.cursor_ledger.unwrap();
+    snapshots.fold(acknowledged(4)).await.unwrap();
+    run_others().await;
+    assert_eq!(*snapshots.left.lock(), [first, second].into());
+    drop(snapshots);
+
+    region.store.refuse_deletes(false);
+    let (mut snapshots, found) = load(&topic).await;
+    assert_eq!(found.unwrap().state, acknowledged(4));
+    snapshots.fold(acknowledged(5)).await.unwrap();
+    run_others().await;
+    for left in [first, second] {
+        assert!(region.client.open(left, &Default::default()).await.is_err(), "{left} is gone");
+    }
+    snapshots.touch().await.unwrap();
+    assert_eq!(snapshots.record.properties.keys().collect::<Vec<_>>(), [OWNER]);
+}
+
+async fn run_others() {
+    for _ in 0..200 {
+        tokio::task::yield_now().await;
+    }
+}
