@@ -232,7 +232,8 @@ impl fmt::Display for Reason {
             ),
             Self::RemoteAhead { watermark } => write!(
                 f,
-                "the remote holds another entry at {watermark} than this topic: the source lost data"
+                "the remote holds another entry at {watermark} than this topic: the source lost data; \
+                 restore it or seek to what the remote is to get next"
             ),
             Self::Connecting { failures: 0, .. } => write!(f, "a session is being opened"),
             Self::Connecting { failures, last } => {

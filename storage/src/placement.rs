@@ -2,6 +2,8 @@
 //!
 //! Placement is advice: safety does not depend on it, only that members are distinct.
 
+use std::collections::BTreeSet;
+
 use fastrand::Rng;
 
 use crate::bookie::rules::Mode;
@@ -10,13 +12,16 @@ use crate::registry::RegisteredBookie;
 /// Fewer bookies take new entries than an ensemble needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{needed} writable bookies are needed, only {available} are there; start more or ask for a smaller ensemble"
+    "{needed} writable bookies are needed, and {available} are there, with {read_only} that are read-only for want of \
+     space; make space, start more or ask for a smaller ensemble"
 )]
 pub struct NotEnoughBookies {
     /// How many distinct bookies are needed.
     pub needed: usize,
     /// How many there are.
     pub available: usize,
+    /// How many more there would be if they had space.
+    pub read_only: usize,
 }
 
 /// Chooses `size` distinct writable bookies, each choice and order equally likely.
@@ -34,7 +39,9 @@ pub fn choose_ensemble(
     writable.sort_unstable();
     writable.dedup_by(|one, other| one.id == other.id);
     if writable.len() < size {
-        return Err(NotEnoughBookies { needed: size, available: writable.len() });
+        let names: BTreeSet<_> = bookies.iter().map(|bookie| &bookie.id).collect();
+        let (available, read_only) = (writable.len(), names.len() - writable.len());
+        return Err(NotEnoughBookies { needed: size, available, read_only });
     }
     rng.shuffle(&mut writable);
     writable.truncate(size);
@@ -43,8 +50,6 @@ pub fn choose_ensemble(
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
     use crate::id::Instance;
 
@@ -71,8 +76,10 @@ mod tests {
     }
 
     #[test]
-    fn a_bookie_named_twice_counts_once() {
-        let error = choose_ensemble(&bookies(&["a", "b", "a"]), 3, &mut Rng::with_seed(1));
-        assert_eq!(error, Err(NotEnoughBookies { needed: 3, available: 2 }));
+    fn a_bookie_named_twice_counts_once_and_one_without_space_is_told_apart() {
+        let mut some = bookies(&["a", "b", "a", "c"]);
+        some[3].mode = Mode::ReadOnly;
+        let error = choose_ensemble(&some, 3, &mut Rng::with_seed(1));
+        assert_eq!(error, Err(NotEnoughBookies { needed: 3, available: 2, read_only: 1 }));
     }
 }

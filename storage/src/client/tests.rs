@@ -451,7 +451,7 @@ async fn too_few_bookies_make_no_ledger() {
     let (sink, _told) = mpsc::unbounded_channel();
     let created =
         cluster.client.create(LedgerOptions { sizes, ..options() }, Arc::new(Sink(sink))).await;
-    let needed = NotEnoughBookies { needed: 4, available: 3 };
+    let needed = NotEnoughBookies { needed: 4, available: 3, read_only: 0 };
     assert_eq!(created.map(|writer| writer.id()), Err(CreateError::NotEnoughBookies(needed)));
     assert_eq!(cluster.store.children("ledgers").await, Ok(vec![]));
 }

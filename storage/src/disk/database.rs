@@ -519,7 +519,9 @@ struct WatchedFile {
 
 impl WatchedFile {
     fn watched<R>(&self, result: io::Result<R>) -> io::Result<R> {
-        if result.as_ref().is_err_and(|error| error.kind() == ErrorKind::StorageFull) {
+        // No more space, or no more for this user, or in a file of this process.
+        let full = [ErrorKind::StorageFull, ErrorKind::QuotaExceeded, ErrorKind::FileTooLarge];
+        if result.as_ref().is_err_and(|error| full.contains(&error.kind())) {
             self.watch.full.store(true, Ordering::Relaxed);
         }
         result

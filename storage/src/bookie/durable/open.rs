@@ -42,8 +42,11 @@ pub enum OpenBookieError {
     Metadata(#[from] MetadataError),
     /// Its file is of a life that is not the one recorded in the metadata store.
     #[error(
-        "the file of bookie {bookie} is of its life {found}, but {}; it is a copy, or belongs to another metadata store",
-        .recorded.map_or_else(|| "none is recorded".into(), |recorded| format!("{recorded} is recorded"))
+        "the file of bookie {bookie} is of its life {found}, but {}",
+        .recorded.map_or_else(
+            || "the metadata store has none recorded: it is another one, or was emptied; put back the one that was there".into(),
+            |recorded| format!("{recorded} is recorded; it is a copy, or belongs to another metadata store")
+        )
     )]
     OtherLife {
         /// The bookie.
