@@ -1,0 +1,234 @@
+//! Files that are gone, cut short or overwritten: what was published is served from elsewhere, or the file is named,
+//! and with the file put back everything is as before.
+
+use std::fs;
+use std::path::Path;
+
+use fastrand::Rng;
+
+use super::{
+    Site, assert_ok, consumed, copy, fed, georepl, lines, on, publish, refusal, report, stderr,
+};
+
+/// Lines of the region that is damaged.
+const LINES: usize = 300;
+
+/// Pages of each file that are overwritten. `GEOREPL_PAGES` sets another number, `all` means all.
+const PAGES: usize = 12;
+
+const PAGE_BYTES: usize = 4096;
+
+/// What happens to a file.
+#[derive(Clone, Copy, Debug)]
+enum Damage {
+    Empty,
+    Half,
+    AllZeros,
+    /// The file of the next bookie lies there instead.
+    Another,
+    /// A page, with zeros.
+    Zeros(usize),
+    /// A page, with anything.
+    Noise(usize),
+}
+
+impl Damage {
+    fn apply(self, file: &Path, other: &Path, rng: &mut Rng) {
+        let mut bytes = fs::read(file).expect("it is readable");
+        let page =
+            |page: usize, bytes: &[u8]| page * PAGE_BYTES..bytes.len().min((page + 1) * PAGE_BYTES);
+        match self {
+            Self::Empty => bytes.clear(),
+            Self::Half => bytes.truncate(bytes.len() / 2),
+            Self::AllZeros => bytes.fill(0),
+            Self::Another => bytes = fs::read(other).expect("it is readable"),
+            Self::Zeros(at) => {
+                let page = page(at, &bytes);
+                bytes[page].fill(0);
+            }
+            Self::Noise(at) => {
+                let page = page(at, &bytes);
+                bytes[page].fill_with(|| rng.u8(..));
+            }
+        }
+        fs::write(file, bytes).expect("it is writable");
+    }
+}
+
+/// A region of which nothing is to be lost, and a copy of it that stays as it is.
+struct Patient {
+    site: Site,
+    lines: Vec<String>,
+}
+
+impl Patient {
+    fn new() -> Self {
+        let site = Site::new();
+        let lines = lines(0..LINES);
+        // In several ledgers, so that there is something everywhere.
+        for part in lines.chunks(LINES / 3) {
+            assert_ok(&publish(&site.west, part));
+        }
+        copy(Path::new(&site.west), &site.beside("whole"));
+        Self { site, lines }
+    }
+
+    fn heal(&self) {
+        copy(&self.site.beside("whole"), Path::new(&self.site.west));
+    }
+
+    fn file(&self, name: &str) -> std::path::PathBuf {
+        Path::new(&self.site.west).join(name)
+    }
+
+    fn damage(&self, name: &str, damage: Damage, rng: &mut Rng) {
+        let other = if name == BOOKIE { METADATA } else { BOOKIE };
+        damage.apply(&self.file(name), &self.site.beside("whole").join(other), rng);
+    }
+
+    /// Puts back one file alone.
+    fn put_back(&self, name: &str) {
+        let whole = self.site.beside("whole").join(name);
+        fs::copy(whole, self.file(name)).expect("there is room");
+    }
+
+    fn pages(&self, name: &str, rng: &mut Rng) -> Vec<usize> {
+        let whole = fs::metadata(self.site.beside("whole").join(name)).expect("it is there");
+        let pages = (whole.len() as usize).div_ceil(PAGE_BYTES);
+        let wanted = match std::env::var("GEOREPL_PAGES").as_deref() {
+            Err(_) => PAGES,
+            Ok("all") => return (0..pages).collect(),
+            Ok(wanted) => wanted.parse().expect("a number or `all`"),
+        };
+        // The first ones are in every file of importance.
+        let mut chosen: Vec<_> = (0..pages.min(wanted / 3)).collect();
+        chosen.extend((chosen.len()..wanted).map(|_| rng.usize(0..pages)));
+        chosen
+    }
+}
+
+const MANIFEST: &str = "region.json";
+const METADATA: &str = "metadata.redb";
+const BOOKIE: &str = "bookie-west-bookie-2.redb";
+
+fn seeded() -> Rng {
+    let seed = std::env::var("GEOREPL_SEED").ok().map(|seed| seed.parse().expect("a number"));
+    let seed = seed.unwrap_or_else(|| fastrand::u64(..));
+    eprintln!("play it again: GEOREPL_SEED={seed}");
+    Rng::with_seed(seed)
+}
+
+#[test]
+fn file_that_is_cut_or_replaced_is_named_and_works_again_when_it_is_put_back() {
+    let (patient, mut rng) = (Patient::new(), seeded());
+    for (name, named) in [(MANIFEST, MANIFEST), (METADATA, "metadata")] {
+        for damage in [Damage::Empty, Damage::Half, Damage::AllZeros, Damage::Another] {
+            patient.damage(name, damage, &mut rng);
+            for command in [&["status"][..], &["consume", "orders"], &["why"]] {
+                let said = refusal(&patient.site.on_west(command), 1);
+                assert!(said.contains(named), "{name} {damage:?}: {said}");
+            }
+            let said = refusal(&publish(&patient.site.west, &lines(0..1)), 1);
+            assert!(said.contains(named), "{name} {damage:?}: {said}");
+            patient.put_back(name);
+            assert_eq!(consumed(&patient.site.west).as_ref(), Ok(&patient.lines), "{damage:?}");
+            patient.heal();
+        }
+    }
+}
+
+#[test]
+fn bookie_whose_file_is_cut_or_replaced_is_named_and_done_without() {
+    let (patient, mut rng) = (Patient::new(), seeded());
+    for damage in [Damage::Half, Damage::Another] {
+        patient.damage(BOOKIE, damage, &mut rng);
+        let status = patient.site.on_west(&["status", "--json"]);
+        let said = refusal_or_report(&status);
+        assert!(said.contains(BOOKIE), "{damage:?}: {said}");
+        assert_eq!(consumed(&patient.site.west).as_ref(), Ok(&patient.lines), "{damage:?}");
+        patient.put_back(BOOKIE);
+        assert_ok(&patient.site.on_west(&["status"]));
+        assert_ok(&patient.site.on_west(&["ledger", "check"]));
+        assert_eq!(consumed(&patient.site.west).as_ref(), Ok(&patient.lines), "{damage:?}");
+        patient.heal();
+    }
+}
+
+/// What a command says that ends with 1.
+fn refusal_or_report(output: &std::process::Output) -> String {
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = stderr(output);
+    assert!(!said.contains("panicked"), "{said}");
+    said + &super::stdout(output)
+}
+
+#[test]
+fn bookie_whose_file_is_emptied_begins_anew_and_what_lacks_copies_is_told() {
+    let (patient, mut rng) = (Patient::new(), seeded());
+    for damage in [Damage::Empty, Damage::AllZeros] {
+        patient.damage(BOOKIE, damage, &mut rng);
+        assert_eq!(consumed(&patient.site.west).as_ref(), Ok(&patient.lines), "{damage:?}");
+        let check = patient.site.on_west(&["ledger", "check", "--json"]);
+        assert_eq!(check.status.code(), Some(1), "{check:?}");
+        let report = report(&check);
+        let lacking = report.as_array().expect("a list").iter();
+        let lacking: u64 = lacking.filter_map(|check| check["under_replicated"].as_u64()).sum();
+        assert!(lacking > 0, "{damage:?}: {report}");
+        assert!(report.to_string().contains("west-bookie-2"), "{damage:?}: {report}");
+        // Its old life is over: who would put the old file back is told so.
+        patient.put_back(BOOKIE);
+        let said = refusal_or_report(&patient.site.on_west(&["status"]));
+        assert!(said.contains("west-bookie-2") && said.contains("life"), "{damage:?}: {said}");
+        assert_eq!(consumed(&patient.site.west).as_ref(), Ok(&patient.lines), "{damage:?}");
+        patient.heal();
+    }
+}
+
+#[test]
+fn page_that_is_overwritten_costs_nothing_or_is_named() {
+    let (patient, mut rng) = (Patient::new(), seeded());
+    let more = lines(LINES..LINES + 5);
+    for name in [METADATA, BOOKIE] {
+        let (mut served, mut refused) = (0, 0);
+        for page in patient.pages(name, &mut rng) {
+            for damage in [Damage::Zeros(page), Damage::Noise(page)] {
+                patient.damage(name, damage, &mut rng);
+                match consumed(&patient.site.west) {
+                    Ok(lines) => {
+                        assert_eq!(lines, patient.lines, "{name} {damage:?}");
+                        assert_goes_on(&patient, &more, (name, damage));
+                        served += 1;
+                    }
+                    Err(said) => {
+                        assert!(said.contains(name), "{name} {damage:?}: {said}");
+                        patient.put_back(name);
+                        let lines = consumed(&patient.site.west);
+                        assert_eq!(lines.as_ref(), Ok(&patient.lines), "{name} {damage:?}");
+                        refused += 1;
+                    }
+                }
+                patient.heal();
+            }
+        }
+        eprintln!("{name}: {served} served, {refused} refused");
+    }
+}
+
+/// A region that serves in spite of damage takes more lines and keeps all, or says why not.
+fn assert_goes_on(patient: &Patient, more: &[String], which: (&str, Damage)) {
+    let west = &patient.site.west;
+    let published = fed(georepl(&["publish", "--region", west, "orders"]), more);
+    if published.status.code() != Some(0) {
+        let said = refusal(&published, 1);
+        assert!(said.contains("metadata") || said.contains("bookie"), "{which:?}: {said}");
+        return;
+    }
+    let output = on(west, &["consume", "orders"]);
+    match output.status.code() {
+        Some(0) => {
+            let all = [&patient.lines, more].concat();
+            assert!(super::stdout(&output) == super::text(&all), "{which:?}: lines are lost");
+        }
+        _ => drop(refusal(&output, 1)),
+    }
+}
