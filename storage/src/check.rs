@@ -1,7 +1,7 @@
 //! Where the copies of a ledger's entries are.
 //!
 //! A check asks every bookie that should have a copy of an entry for it, and only reads. What bookies are silent about
-//! is unknown, which is neither present nor absent.
+//! is unknown, which is neither present nor absent. Of a ledger that is gone it removes the mark, if that was left.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -11,12 +11,11 @@ use crate::error::Advice;
 use crate::fragments::{FragmentEnd, fragments, is_closed};
 use crate::id::{BookieId, EntryId, LedgerId};
 use crate::mailbox::Mailbox;
-use crate::marks::{self, MarkError};
-use crate::metadata::{LedgerMetadata, LedgerState, LengthIs};
+use crate::marks::{self, Mark};
+use crate::metadata::{LedgerMetadata, LedgerState, LengthIs, MetadataError};
 use crate::quorum::Slot;
 use crate::read::{Core, LacUnknown, LedgerReader, RecordError};
 use crate::replica::{ReplicaError, verified};
-use crate::shortfall::Shortfall;
 use crate::transport::{
     BookieError, CompletionSink, Evidence, Request, RequestBody, RequestId, Response,
 };
@@ -37,8 +36,8 @@ pub struct CheckReport {
     pub last_add_confirmed: Option<EntryId>,
     /// Whether the length in its record is exact.
     pub length: LengthIs,
-    /// What its writer marked it for: where copies were known to be missing. A repair since does not show here.
-    pub marked: Vec<Shortfall>,
+    /// What its writer marked it for.
+    pub marked: Mark,
     /// Its fragments, in order.
     pub fragments: Vec<FragmentReport>,
 }
@@ -118,9 +117,10 @@ pub enum CheckError {
     /// What is confirmed is not known, and with it which entries there are.
     #[error(transparent)]
     Unknown(#[from] LacUnknown),
-    /// What the ledger is marked for could not be read.
+    /// The metadata store did not tell what the ledger is marked for, or did not let the mark of one that is gone be
+    /// removed.
     #[error(transparent)]
-    Mark(#[from] MarkError),
+    Mark(#[from] MetadataError),
 }
 
 impl CheckError {
@@ -129,8 +129,8 @@ impl CheckError {
     pub const fn advice(&self) -> Advice {
         match self {
             Self::Record(error) => error.advice(),
-            Self::Unknown(_) => Advice::Retry,
-            Self::Mark(error) => error.advice(),
+            // A check may be repeated whatever became of it.
+            Self::Unknown(_) | Self::Mark(_) => Advice::Retry,
         }
     }
 }
@@ -141,7 +141,13 @@ pub(crate) async fn check(
     ledger: LedgerId,
     mut checked: impl FnMut(EntryId) + Send,
 ) -> Result<CheckReport, CheckError> {
-    let record = core.record(ledger).await?;
+    let record = match core.known_record(ledger).await {
+        Err(gone @ RecordError::NoSuchLedger { .. }) => {
+            marks::remove(core, ledger).await?;
+            return Err(gone.into());
+        }
+        other => other?,
+    };
     let reader = LedgerReader::open(core.clone(), ledger, record).await?;
     let (metadata, last_add_confirmed) = (reader.metadata(), reader.last_add_confirmed());
     let state = metadata.state();

@@ -185,7 +185,7 @@ impl LedgerClient {
         ledger: LedgerId,
         password: &Password,
     ) -> Result<LedgerReader, OpenError> {
-        let record = self.core.record(ledger).await?;
+        let record = self.core.known_record(ledger).await?;
         if record.0.password() != password {
             return Err(OpenError::Unauthorized { ledger });
         }
@@ -231,7 +231,7 @@ impl LedgerClient {
 
     /// Finds out where the copies of a ledger's confirmed entries are, which fragments are closed, and which lack
     /// copies and why. Reads only, a few entries at a time; `checked` is told after each of those how far it has come.
-    /// Cancel-safe.
+    /// Of a ledger that does not exist it removes the mark, if one was left. Cancel-safe.
     ///
     /// # Errors
     /// [`CheckError`]; that copies are missing is none.
@@ -243,8 +243,8 @@ impl LedgerClient {
         check::check(&self.core, ledger, checked).await
     }
 
-    /// Deletes the record of a ledger and its mark, whatever its state: nobody can open it any more. The bookies drop its entries
-    /// later. A ledger that is not there is a success. If the future is dropped, call it again.
+    /// Deletes the record of a ledger and its mark, whatever its state: nobody can open it any more. The bookies drop its
+    /// entries later. A ledger that is not there is a success. If the future is dropped, call it again.
     ///
     /// # Errors
     /// [`MetadataError`]; whether the ledger is deleted is then unknown, and the call may be repeated.
@@ -252,7 +252,7 @@ impl LedgerClient {
         let key = ledger_key(ledger);
         let mut attempts = 1..=ATTEMPTS_MAX;
         loop {
-            let Some(found) = self.core.metadata(&key, self.core.store.get(&key)).await? else {
+            let Some(found) = self.core.known_value(&key).await? else {
                 break;
             };
             match self.core.metadata(&key, self.core.store.delete(&key, found.version)).await {

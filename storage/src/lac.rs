@@ -1,16 +1,20 @@
 //! The LAC that a writer or reader shares with those who read and wait.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tokio::sync::Notify;
 
 use crate::id::EntryId;
 
-/// A LAC that one task moves and others look at or wait for. Once a writer has ended, its readers move it instead.
+/// A LAC that one task moves and others look at or wait for. Once a writer has ended, its readers move it instead, each
+/// by what it has learnt: it only rises, until one of them meets the end of the closed ledger, which is exact and stays.
 #[derive(Debug, Default)]
 pub(crate) struct SharedLac {
     /// LAC + 1, so that 0 stands for none.
     following: AtomicU64,
+    /// The last entry of the closed ledger. Whoever still has an older record may go on raising; it counts no more.
+    end: OnceLock<Option<EntryId>>,
     /// Whether the writer has said its last word. Set after the last move of its own.
     writer_ended: AtomicBool,
     moved: Notify,
@@ -22,13 +26,17 @@ impl SharedLac {
     }
 
     pub(crate) fn get(&self) -> Option<EntryId> {
-        EntryId(self.following.load(Ordering::Acquire)).checked_prev()
+        match self.end.get() {
+            Some(end) => *end,
+            None => EntryId(self.following.load(Ordering::Acquire)).checked_prev(),
+        }
     }
 
-    /// Sets it, also to a lower one: the end of a closed ledger is exact.
-    pub(crate) fn set(&self, lac: Option<EntryId>) {
-        self.following.store(EntryId::following(lac).get(), Ordering::Release);
-        self.moved.notify_waiters();
+    /// Sets it for ever, also to a lower one. A ledger has one end, so whoever says it first says what all would.
+    pub(crate) fn end_at(&self, last_entry: Option<EntryId>) {
+        if self.end.set(last_entry).is_ok() {
+            self.moved.notify_waiters();
+        }
     }
 
     /// Raises it, if `lac` is higher.

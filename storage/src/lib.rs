@@ -98,7 +98,7 @@ pub use crate::{
     client::{CreateError, LedgerClient, LedgerOptions, LedgerWriter, OpenError},
     disk::{DirectoryDisk, Disk, OpenFileError, Presence, Remedy},
     mailbox::{Mailbox, MailboxClosed},
-    marks::MarkError,
+    marks::Mark,
     metadata::{
         Expected, LocalMetadataStore, MemoryMetadataStore, MetadataError, MetadataStore, Versioned,
         ledger_key,

@@ -1,43 +1,28 @@
 //! The ledgers that are marked for a full check of some of their bookies, kept in the metadata store until somebody
 //! repairs them.
 //!
-//! A mark is only ever added to, so that the order of those who add does not matter; it goes with its ledger.
+//! A mark is only ever added to, so that the order of those who add does not matter; it goes with its ledger. A writer
+//! may add one while its ledger is deleted: each looks for the other's change after its own, the deletion for a mark and
+//! the writer for the record, so that the last of them removes it. What a lost write leaves all the same, a check of the
+//! ledger that is gone removes.
 
-use crate::error::Advice;
 use crate::id::LedgerId;
-use crate::metadata::{Expected, MetadataError};
+use crate::metadata::{Expected, MetadataError, ledger_key};
 use crate::read::Core;
 use crate::shortfall::Shortfall;
 
 /// How often a mark is tried for when others change it meanwhile, which is rare: a ledger has one writer.
 const ATTEMPTS_MAX: usize = 4;
 
-/// Why the mark of a ledger could not be read.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum MarkError {
-    /// The mark is damaged or of an unknown kind. That there is one says that the ledger lacks copies.
-    #[error(
-        "the mark of ledger {ledger} as under-replicated cannot be read; check the whole ledger, then remove the mark"
-    )]
-    Damaged {
-        /// The ledger.
-        ledger: LedgerId,
-    },
-    /// The metadata store failed.
-    #[error(transparent)]
-    Metadata(#[from] MetadataError),
-}
-
-impl MarkError {
-    /// What to do about it.
-    #[must_use]
-    pub const fn advice(&self) -> Advice {
-        match self {
-            Self::Damaged { .. } => Advice::GiveUp,
-            // Reading changes nothing, so it may be repeated whatever became of it.
-            Self::Metadata(_) => Advice::Retry,
-        }
-    }
+/// What a ledger is marked for in the metadata store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// Nothing: its writer knows of no copy that is missing.
+    None,
+    /// Where copies were known to be missing. A repair since does not show here.
+    Shortfalls(Vec<Shortfall>),
+    /// There is a mark, so copies were known to be missing, but it is damaged or of an unknown kind: any may be.
+    Unreadable,
 }
 
 /// The key of a ledger's mark.
@@ -45,25 +30,46 @@ pub(crate) fn mark_key(ledger: LedgerId) -> String {
     format!("underreplicated/L{:010}", ledger.get())
 }
 
-/// What a ledger is marked for; empty if it is not.
-pub(crate) async fn read(core: &Core, ledger: LedgerId) -> Result<Vec<Shortfall>, MarkError> {
+/// What a ledger is marked for.
+pub(crate) async fn read(core: &Core, ledger: LedgerId) -> Result<Mark, MetadataError> {
     let key = mark_key(ledger);
-    match core.metadata(&key, core.store.get(&key)).await? {
-        Some(found) => Shortfall::decode(&found.value).ok_or(MarkError::Damaged { ledger }),
-        None => Ok(Vec::new()),
-    }
+    let found = core.metadata(&key, core.store.get(&key)).await?;
+    Ok(match found.map(|found| Shortfall::decode(&found.value)) {
+        None => Mark::None,
+        Some(Some(shortfalls)) => Mark::Shortfalls(shortfalls),
+        Some(None) => Mark::Unreadable,
+    })
 }
 
-/// Adds to what a ledger is marked for. Cancel-safe: it was added or not, and may be again.
+/// Adds to what a ledger is marked for, within the time of one operation of the store however many it takes.
+/// Cancel-safe: it was added or not, and may be again.
 pub(crate) async fn add(
     core: &Core,
     ledger: LedgerId,
     shortfalls: &[Shortfall],
 ) -> Result<(), MetadataError> {
     let key = mark_key(ledger);
+    let added = async {
+        add_all(core, &key, shortfalls).await?;
+        match core.known_value(&ledger_key(ledger)).await? {
+            Some(_) => Ok(()),
+            None => remove_all(core, &key).await,
+        }
+    };
+    core.metadata(&key, added).await
+}
+
+/// Takes the mark off a ledger that was deleted, within the time of one operation of the store. That there is none is a
+/// success. Cancel-safe: it was removed or not, and may be again.
+pub(crate) async fn remove(core: &Core, ledger: LedgerId) -> Result<(), MetadataError> {
+    let key = mark_key(ledger);
+    core.metadata(&key, remove_all(core, &key)).await
+}
+
+async fn add_all(core: &Core, key: &str, shortfalls: &[Shortfall]) -> Result<(), MetadataError> {
     let mut attempts = 1..ATTEMPTS_MAX;
     loop {
-        let found = core.metadata(&key, core.store.get(&key)).await?;
+        let found = core.store.get(key).await?;
         // What cannot be understood is replaced: the new list is what is known.
         let known = found.as_ref().and_then(|found| Shortfall::decode(&found.value));
         let mut list = known.clone().unwrap_or_default();
@@ -74,8 +80,7 @@ pub(crate) async fn add(
             return Ok(());
         }
         let expected = found.map_or(Expected::Absent, |found| Expected::Version(found.version));
-        let put = core.store.put(&key, Shortfall::encode(&list), expected);
-        match core.metadata(&key, put).await {
+        match core.store.put(key, Shortfall::encode(&list), expected).await {
             Ok(_) => return Ok(()),
             // Also after a lost answer: if that write came through there is nothing left to add.
             Err(error) => attempts.next().map(|_| ()).ok_or(error)?,
@@ -83,15 +88,11 @@ pub(crate) async fn add(
     }
 }
 
-/// Takes the mark off a ledger that was deleted. That there is none is a success.
-pub(crate) async fn remove(core: &Core, ledger: LedgerId) -> Result<(), MetadataError> {
-    let key = mark_key(ledger);
+async fn remove_all(core: &Core, key: &str) -> Result<(), MetadataError> {
     let mut attempts = 1..ATTEMPTS_MAX;
     loop {
-        let Some(found) = core.metadata(&key, core.store.get(&key)).await? else {
-            return Ok(());
-        };
-        match core.metadata(&key, core.store.delete(&key, found.version)).await {
+        let Some(found) = core.store.get(key).await? else { return Ok(()) };
+        match core.store.delete(key, found.version).await {
             Ok(()) | Err(MetadataError::NotFound { .. }) => return Ok(()),
             Err(error) => attempts.next().map(|_| ()).ok_or(error)?,
         }

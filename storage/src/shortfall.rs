@@ -21,7 +21,10 @@ const HEADER: &str = "georepl-shortfalls 1";
 
 /// Entries of which a bookie named in the record may have no copy, though each has its ack quorum elsewhere.
 ///
-/// A check of samples does not find them, so whoever repairs the ledger must check all of these.
+/// A check of samples does not find them, so whoever repairs the ledger must check all of these. A shortfall is what the
+/// writer knows: the bookie refused the entry, did not answer in time, was too far behind, or lost the life in which it
+/// had it. What was on its way to a bookie that served when the writer ended is none; should it not have arrived, a check
+/// of all copies finds that.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Shortfall {
     /// The bookie.

@@ -31,6 +31,8 @@ struct Cluster {
     bookies: Arc<MemoryBookies>,
     transport: Arc<FaultTransport>,
     store: Arc<FaultStore>,
+    /// The store behind the faults.
+    memory: Arc<MemoryMetadataStore>,
     registry: Arc<MemoryBookieRegistry>,
     client: LedgerClient,
 }
@@ -79,11 +81,12 @@ impl Cluster {
     fn with_spares(spares: usize) -> Self {
         let bookies = Arc::new(MemoryBookies::new((1..=3 + spares).map(bookie)));
         let transport = Arc::new(FaultTransport::new(bookies.clone()));
-        let store = Arc::new(FaultStore::new(Arc::new(MemoryMetadataStore::new())));
+        let memory = Arc::new(MemoryMetadataStore::new());
+        let store = Arc::new(FaultStore::new(memory.clone()));
         let registry = Arc::new(MemoryBookieRegistry::new(bookies.ids()));
         let config = ClientConfig::default();
         let client = LedgerClient::new(transport.clone(), store.clone(), registry.clone(), config);
-        Self { bookies, transport, store, registry, client }
+        Self { bookies, transport, store, memory, registry, client }
     }
 
     async fn create_with(

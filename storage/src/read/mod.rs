@@ -280,7 +280,7 @@ impl LedgerReader {
 
     /// Reads the record and keeps it unless a newer one is known.
     async fn refresh(&self) -> Result<Arc<LedgerMetadata>, RecordError> {
-        let (metadata, version) = self.core.record(self.ledger).await?;
+        let (metadata, version) = self.core.known_record(self.ledger).await?;
         let mut record = self.record.lock();
         if version > record.1 {
             *record = (Arc::new(metadata), version);
@@ -298,7 +298,7 @@ impl LedgerReader {
         }
         let confirmed = last_add_confirmed(record, stored);
         match record.state() {
-            LedgerState::Closed(_) => self.lac.set(confirmed),
+            LedgerState::Closed(_) => self.lac.end_at(confirmed),
             LedgerState::Open | LedgerState::InRecovery => self.lac.raise(confirmed),
         }
     }

@@ -1,15 +1,20 @@
 //! The record of a ledger as the store has it, and what all handles of a client share.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::config::ClientConfig;
 use crate::error::Advice;
 use crate::id::LedgerId;
 use crate::metadata::{
-    self, FormatError, LedgerMetadata, MetadataError, MetadataStore, Version, ledger_key,
+    self, FormatError, LedgerMetadata, MetadataError, MetadataStore, Version, Versioned, ledger_key,
 };
 use crate::time::Clock;
 use crate::transport::BookieTransport;
+
+/// How long after a read that found nothing the next one is made: long enough for a store that lags a little, and
+/// short for whoever waits.
+const READ_AGAIN_AFTER: Duration = Duration::from_millis(250);
 
 /// What all handles of a client share.
 pub(crate) struct Core {
@@ -35,18 +40,43 @@ impl Core {
         })
     }
 
-    /// The record of a ledger and its version.
+    /// What is stored under a key that was in use. That there is nothing any more is believed when a second read says
+    /// so as well: a store may answer with what was there earlier, and that may be nothing. Cancel-safe.
+    pub(crate) async fn known_value(&self, key: &str) -> Result<Option<Versioned>, MetadataError> {
+        if let Some(found) = self.metadata(key, self.store.get(key)).await? {
+            return Ok(Some(found));
+        }
+        tokio::time::sleep(READ_AGAIN_AFTER).await;
+        self.metadata(key, self.store.get(key)).await
+    }
+
+    /// The record of a ledger and its version, as one read of the store has it.
     pub(crate) async fn record(
         &self,
         ledger: LedgerId,
     ) -> Result<(LedgerMetadata, Version), RecordError> {
         let key = ledger_key(ledger);
-        let found = self.metadata(&key, self.store.get(&key)).await?;
-        let found = found.ok_or(RecordError::NoSuchLedger { ledger })?;
-        let metadata = metadata::decode(&found.value)
-            .map_err(|error| RecordError::Format { ledger, error })?;
-        Ok((metadata, found.version))
+        decode(ledger, self.metadata(&key, self.store.get(&key)).await?)
     }
+
+    /// The record of a ledger that was created, and its version. That the ledger is gone is believed at the second
+    /// read. Cancel-safe.
+    pub(crate) async fn known_record(
+        &self,
+        ledger: LedgerId,
+    ) -> Result<(LedgerMetadata, Version), RecordError> {
+        decode(ledger, self.known_value(&ledger_key(ledger)).await?)
+    }
+}
+
+fn decode(
+    ledger: LedgerId,
+    found: Option<Versioned>,
+) -> Result<(LedgerMetadata, Version), RecordError> {
+    let found = found.ok_or(RecordError::NoSuchLedger { ledger })?;
+    let metadata =
+        metadata::decode(&found.value).map_err(|error| RecordError::Format { ledger, error })?;
+    Ok((metadata, found.version))
 }
 
 /// Why the record of a ledger could not be read.

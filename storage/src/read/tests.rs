@@ -348,6 +348,98 @@ async fn a_reader_of_a_fenced_writer_learns_where_others_closed_the_ledger() {
     assert_eq!(reader.read_last_add_confirmed().await, Ok(Some(EntryId(2))));
 }
 
+/// The record is read while the writer still says what is confirmed, and counts once it does no more.
+#[tokio::test(start_paused = true)]
+async fn a_reader_that_met_the_end_before_its_writer_ended_has_not_forgotten_it() {
+    let cluster = Cluster::new();
+    let writer = cluster.written(2).await;
+    let (ledger, reader) = (writer.id(), Arc::new(writer.reader()));
+    append_unheard(&cluster, &writer).await;
+    let wait = waiting(&reader).await;
+    cluster.client.recover(ledger, &Password::default()).await.expect("all bookies are up");
+    assert_eq!(wait.await.expect("no panic"), Ok(Tail::Closed(end(Some(2), 21))));
+    assert_eq!(reader.last_add_confirmed(), Some(EntryId(1)), "as its writer says");
+    drop(writer);
+    while !reader.lac.has_writer_ended() {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(reader.read_last_add_confirmed().await, Ok(Some(EntryId(2))));
+}
+
+/// One of the writer's readers has met the end of the ledger. Another one has not, and hears of more from a bookie.
+#[tokio::test(start_paused = true)]
+async fn no_reader_of_a_writer_moves_the_end_that_another_one_has_met() {
+    let cluster = Cluster::new();
+    let writer = cluster.written(2).await;
+    let (ledger, one, other) = (writer.id(), writer.reader(), Arc::new(writer.reader()));
+    drop(writer);
+    let wait = waiting(&other).await;
+    while !one.lac.has_writer_ended() {
+        tokio::task::yield_now().await;
+    }
+    cluster.client.recover(ledger, &Password::default()).await.expect("all bookies are up");
+    // The other one has looked at the record when the writer ended, and looks again in five seconds.
+    assert_eq!(one.read_last_add_confirmed().await, Ok(Some(EntryId(1))));
+    assert!(!wait.is_finished());
+    let mailbox = Arc::new(Mailbox::new());
+    let sink: Arc<dyn CompletionSink> = mailbox.clone();
+    let body = RequestBody::WriteLac { lac: EntryId(7), key: MasterKey::of(&Password::default()) };
+    let mut batch = vec![Request { id: RequestId(0), ledger, body }];
+    cluster.transport.submit(&bookie(2), &mut batch, &sink);
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(one.last_add_confirmed(), Some(EntryId(1)));
+    assert_eq!(wait.await.expect("no panic"), Ok(Tail::Closed(end(Some(1), 14))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_reader_of_a_writer_is_told_of_every_move() {
+    let cluster = Cluster::new();
+    let writer = cluster.written(1).await;
+    let readers: Vec<_> = (0..4).map(|_| Arc::new(writer.reader())).collect();
+    for entry in 1..10 {
+        let mut waits = Vec::new();
+        for reader in &readers {
+            waits.push(waiting(reader).await);
+        }
+        let started = Instant::now();
+        append(&writer, 1);
+        for wait in waits {
+            assert_eq!(wait.await.expect("no panic"), Ok(Tail::Confirmed(EntryId(entry))));
+        }
+        assert_eq!(started.elapsed(), Duration::ZERO);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_stale_read_without_a_record_is_no_deleted_ledger() {
+    let cluster = Cluster::new();
+    let (writer, reader) = cluster.written_and_read(2).await;
+    // By then the writer has told its LAC by itself.
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    // The record has changed once: before that it was not there.
+    let stale = || cluster.store.inject(StoreFault::StaleRead, 1);
+    stale();
+    assert_eq!(reader.read_last_add_confirmed().await, Ok(Some(EntryId(1))));
+    let wait = waiting(&reader).await;
+    stale();
+    tokio::time::sleep(ClientConfig::default().tail_check_interval).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    append(&writer, 1);
+    assert_eq!(wait.await.expect("no panic"), Ok(Tail::Confirmed(EntryId(2))));
+    stale();
+    assert_eq!(cluster.open(writer.id()).await.last_add_confirmed(), Some(EntryId(2)));
+    stale();
+    let report = cluster.client.check(writer.id(), |_| ()).await.expect("all bookies are up");
+    assert_eq!(report.last_add_confirmed, Some(EntryId(2)));
+    stale();
+    cluster.client.delete(writer.id()).await.expect("a store in memory");
+    let gone = RecordError::NoSuchLedger { ledger: writer.id() };
+    let read = reader.read(EntryId(5), EntryId(5)).await;
+    assert_eq!(read, Err(ReadError::Record(gone)), "two reads agree");
+}
+
 /// Answers that come after their read was done: the first replica's, overtaken by the second, and an error of it.
 #[tokio::test(start_paused = true)]
 async fn d7_an_answer_after_the_end_of_its_read_harms_nobody() {

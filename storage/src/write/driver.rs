@@ -393,7 +393,7 @@ impl Driver {
                 }
                 Output::Confirmed { through } => {
                     // Readers first: who hears of an entry may read it.
-                    self.lac.set(Some(through));
+                    self.lac.raise(Some(through));
                     if let Some(sink) = &self.sink {
                         sink.confirmed(self.ledger, through);
                     }
@@ -421,18 +421,18 @@ impl Driver {
         said
     }
 
-    /// Tells of the end in this order: the mark is there before anybody looks for it, and who waits for the close finds
-    /// that the sink was told.
+    /// Tells of the end in this order: first the readers and the sink, who must not wait for a store that hangs, then
+    /// the mark, and then who waits for the close, and finds both done.
     async fn settle(&mut self, Said { failed, closed }: Said) -> ControlFlow<()> {
         let ends = closed.as_ref().is_some_and(is_final);
         if failed.is_some() || ends {
-            self.mark().await;
             self.lac.end_writer();
-        }
-        if let Some(error) = failed
-            && let Some(sink) = self.sink.take()
-        {
-            sink.failed(self.ledger, error);
+            if let Some(error) = failed
+                && let Some(sink) = self.sink.take()
+            {
+                sink.failed(self.ledger, error);
+            }
+            self.mark().await;
         }
         if let Some(result) = closed {
             self.closed.send_replace(Some(result));
@@ -470,7 +470,7 @@ impl Driver {
 }
 
 /// Marks a ledger, and returns what it is marked for; none if the store does not let it, which is tried again when the
-/// record is next written and at the end.
+/// record is next written and at the end. Takes no longer than one operation of the store may: a freeze waits for it.
 async fn mark(core: &Core, ledger: LedgerId, shortfalls: Vec<Shortfall>) -> Option<Vec<Shortfall>> {
     match marks::add(core, ledger, &shortfalls).await {
         Ok(()) => Some(shortfalls),

@@ -44,7 +44,8 @@ pub struct WriterStats {
     /// How often the ensemble changed.
     pub ensemble_changes: u64,
     /// How many entries were confirmed and are held by fewer than WQ bookies: a member was lost before it had
-    /// answered. Such an entry stays so until it is copied; [`Shortfall`](crate::Shortfall) says where to look.
+    /// answered. Such an entry stays so until it is copied; [`Shortfall`](crate::Shortfall) says where to look, and what
+    /// is not counted.
     pub entries_below_write_quorum: u64,
     /// How many slots of the present ensemble have lost their member without anybody to take its place.
     pub lost_members: usize,

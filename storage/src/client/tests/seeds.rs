@@ -62,7 +62,7 @@ async fn seed_001_an_entry_at_its_ack_quorum_survives_a_change_a_dead_writer_and
         let report = cluster.client.check(ledger, |_| ()).await.expect("the others are up");
         let entry = EntryId(0);
         let shortfall = Shortfall { bookie: bookie(missed), first: entry, last: entry };
-        assert_eq!(report.marked, [shortfall]);
+        assert_eq!(report.marked, crate::marks::Mark::Shortfalls(vec![shortfall]));
         assert!(report.fragments[0].entries_under_replicated > 0);
     }
 }
