@@ -36,8 +36,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use georepl_storage::{
-    AppendSink, ClosedElsewhere, EntryId, LedgerClient, LedgerId, LedgerReader, LedgerWriter,
-    MetadataError, MetadataStore, write,
+    AppendSink, ClosedElsewhere, EntryId, LedgerClient, LedgerEnd, LedgerId, LedgerReader,
+    LedgerWriter, MetadataError, MetadataStore, write,
 };
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
@@ -155,6 +155,7 @@ struct Current {
     bytes_sent: u64,
     created_at_ms: u64,
     progress: Progress,
+    ending: Ending,
     /// Why it takes no more entries, if it failed.
     failure: Option<write::Error>,
 }
@@ -167,6 +168,16 @@ enum Progress {
     RollingOver,
     /// The topic takes no more appends. What storage says of the ledger later counts no more.
     Failed,
+}
+
+/// Who finds out where the last ledger ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    /// Its writer, by closing it.
+    Writer,
+    /// A recovery of the topic's own, because the writer could not tell. To the writer that is somebody else, so what it
+    /// says of the end from then on is not asked for.
+    Recovery,
 }
 
 /// The ledger's reports go through this: it must not keep the topic alive.
@@ -653,6 +664,7 @@ impl Current {
             bytes_sent: 0,
             created_at_ms: now_ms(),
             progress: Progress::Writing,
+            ending: Ending::Writer,
             failure: None,
         }
     }
@@ -670,6 +682,18 @@ impl State {
             ListedLedger { ledger: info.ledger, end }
         });
         listed.collect()
+    }
+
+    /// How many entries a ledger of the chain holds beyond those that are confirmed, given where it ends.
+    fn beyond_confirmed(&self, ledger: LedgerId, end: LedgerEnd) -> Result<u64, ClosedElsewhere> {
+        let info = self.chain.ledgers().rfind(|info| info.ledger == ledger);
+        let info = info.expect("the last ledger that was listed is in the chain");
+        let more = EntryId::following(end.last_entry).get().checked_sub(info.entries);
+        more.ok_or_else(|| {
+            let last_entry = EntryId(info.entries).checked_prev();
+            let confirmed = LedgerEnd { last_entry, length: info.bytes };
+            ClosedElsewhere { ledger, found: end, confirmed }
+        })
     }
 
     fn place_before(&self, offset: Offset) -> String {

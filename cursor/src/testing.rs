@@ -25,6 +25,7 @@ pub(crate) struct Region {
     pub(crate) store: Arc<SilentStore>,
     /// The way of ledgers, not of topics, to the store.
     pub(crate) ledger_store: Arc<FaultStore>,
+    pub(crate) registry: Arc<MemoryBookieRegistry>,
     pub(crate) client: LedgerClient,
 }
 
@@ -37,8 +38,8 @@ impl Region {
         let registry = Arc::new(MemoryBookieRegistry::new(bookies.clone()));
         let config = ClientConfig::default();
         let ledger_store = Arc::new(FaultStore::new(store.clone()));
-        let client = LedgerClient::new(faults.clone(), ledger_store.clone(), registry, config);
-        Self { bookies, memory, faults, store, ledger_store, client }
+        let client = LedgerClient::new(faults.clone(), ledger_store.clone(), registry.clone(), config);
+        Self { bookies, memory, faults, store, ledger_store, registry, client }
     }
 
     /// How many entries of the ledger that was created last all bookies have.

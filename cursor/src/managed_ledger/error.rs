@@ -289,6 +289,10 @@ pub enum CloseError {
     /// The last ledger could not be closed.
     #[error(transparent)]
     Ledger(#[from] storage::CloseError),
+    /// The topic had begun to recover its last ledger, whose writer could not tell where it ends, and that did not
+    /// succeed yet.
+    #[error("the last ledger has to be recovered before the topic is closed: {0}")]
+    Recovery(#[from] storage::recover::Error),
     /// The end could not be written into the topic's record.
     #[error(transparent)]
     Metadata(#[from] MetadataError),
@@ -302,6 +306,7 @@ impl CloseError {
             Self::Lost { .. } => Advice::GiveUp,
             Self::Refused(refusal) => refusal.advice(),
             Self::Ledger(error) => error.advice(),
+            Self::Recovery(error) => error.advice(),
             // Closing again writes the same end.
             Self::Metadata(_) => Advice::Retry,
         }

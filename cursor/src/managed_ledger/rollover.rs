@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use georepl_storage::{
-    CloseError as LedgerCloseError, ClosedElsewhere, CreateError, EntryId, LedgerClient, LedgerEnd,
-    LedgerId, LedgerOptions, LedgerState, LedgerWriter, MetadataError, recover,
+    CloseError as LedgerCloseError, CreateError, EntryId, LedgerClient, LedgerEnd, LedgerId,
+    LedgerOptions, LedgerState, LedgerWriter, MetadataError, recover,
 };
 use tokio::task::JoinHandle;
 
@@ -13,8 +13,8 @@ use super::append::Replies;
 use super::error::{CloseError, OpenError, Refusal};
 use super::trimming::Recorded;
 use super::{
-    Confirmations, Current, Door, Inner, Intake, ManagedLedger, ManagedLedgerConfig, Progress,
-    State, now_ms,
+    Confirmations, Current, Door, Ending, Inner, Intake, ManagedLedger, ManagedLedgerConfig,
+    Progress, State, now_ms,
 };
 use crate::position::Place;
 use crate::records::{ListedEnd, ListedLedger};
@@ -145,7 +145,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Closes a ledger; by a recovery, if its writer cannot tell whether or where it did.
+    /// Closes the last ledger; by a recovery, if its writer cannot tell whether or where it did.
     async fn end_ledger(&self, writer: &LedgerWriter) -> Result<LedgerEnd, Refusal> {
         let ledger = writer.id();
         match writer.close().await {
@@ -161,6 +161,10 @@ impl Inner {
                 | LedgerCloseError::Unknown { .. }),
             ) => {
                 tracing::warn!(topic = &*self.topic, "recovers its own ledger: {error}");
+                // Before the first request, since the recovery may be cut short at any.
+                if let Some(current) = &mut self.state.lock().current {
+                    current.ending = Ending::Recovery;
+                }
                 let end = recovered_end(&self.client, &self.config, ledger).await;
                 end.map_err(|error| self.write_failed(error))
             }
@@ -184,14 +188,9 @@ impl Inner {
         let listed = {
             let mut state = self.state.lock();
             self.count_failure(&mut state, end)?;
+            let more = state.beyond_confirmed(old.id(), end);
+            let more = more.map_err(|elsewhere| self.closed_elsewhere(elsewhere))?;
             let info = state.chain.ledgers().next_back().expect("a topic has an open ledger");
-            let found = EntryId::following(end.last_entry).get();
-            let Some(more) = found.checked_sub(info.entries) else {
-                let last_entry = EntryId(info.entries).checked_prev();
-                let confirmed = LedgerEnd { last_entry, length: info.bytes };
-                let elsewhere = ClosedElsewhere { ledger: info.ledger, found: end, confirmed };
-                return Err(self.closed_elsewhere(elsewhere));
-            };
             if more > state.queue.sent() as u64 {
                 let reason = format!("ledger {} has entries that were never appended", old.id());
                 return Err(self.write_failed(reason));
@@ -255,7 +254,7 @@ impl Inner {
             let Some(writer) = self.writer() else {
                 return self.state.lock().intake.close_error().map_or(Ok(()), Err);
             };
-            let closed = writer.close().await;
+            let closed = self.closed(&writer).await;
             // It failed, and what it had taken goes to another. That ends, since nothing more is taken.
             if rolled.is_ok() && self.is_rolling_over() {
                 continue;
@@ -264,15 +263,27 @@ impl Inner {
         }
     }
 
+    /// Closes the last ledger. A recovery that was begun is finished: it alone can tell the end.
+    async fn closed(&self, writer: &LedgerWriter) -> Result<LedgerEnd, CloseError> {
+        let ending = self.state.lock().current.as_ref().map(|current| current.ending);
+        let Some(Ending::Recovery) = ending else {
+            return Ok(writer.close().await?);
+        };
+        let end = recovered_end(&self.client, &self.config, writer.id()).await?;
+        let more = self.state.lock().beyond_confirmed(writer.id(), end);
+        more.map_err(LedgerCloseError::from)?;
+        Ok(end)
+    }
+
     /// Writes the end of the last ledger into the record, unless it is for somebody else to do so.
     async fn list_end(
         &self,
         mut record: tokio::sync::MutexGuard<'_, Recorded>,
         writer: &LedgerWriter,
-        closed: Result<LedgerEnd, LedgerCloseError>,
+        closed: Result<LedgerEnd, CloseError>,
     ) -> Result<(), CloseError> {
         let topic = || self.topic.clone();
-        if let Err(LedgerCloseError::ClosedElsewhere(elsewhere)) = closed
+        if let Err(CloseError::Ledger(LedgerCloseError::ClosedElsewhere(elsewhere))) = closed
             && elsewhere.lost().is_some()
         {
             let error = CloseError::Lost { topic: topic(), elsewhere };

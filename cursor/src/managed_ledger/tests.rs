@@ -1,6 +1,9 @@
+use std::time::Duration;
+
 use georepl_storage::fault::{Fault, ReleaseOrder, StoreFault};
 use georepl_storage::{
-    Advice, BookieError, Expected, Password, decode_metadata, encode_metadata, ledger_key,
+    Advice, BookieError, Expected, Instance, Password, RegisteredBookie, bookie_rules::Mode,
+    decode_metadata, encode_metadata, ledger_key,
 };
 
 use super::*;
@@ -370,7 +373,7 @@ async fn topic_goes_on_in_another_ledger_when_its_own_has_lost_its_quorum() {
         let permit = topic.reserve(100).await.unwrap();
         batches.push(topic.append_batch(permit, payloads(2)));
     }
-    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
     for bookie in &region.bookies {
         region.faults.heal(bookie);
     }
@@ -411,7 +414,7 @@ async fn entries_that_a_recovery_finds_are_confirmed_and_the_others_are_sent_aga
     }
     let permit = topic.reserve(100).await.unwrap();
     let unsent = topic.append_batch(permit, payloads(3));
-    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
     for bookie in &region.bookies {
         region.faults.heal(bookie);
     }
@@ -438,7 +441,7 @@ async fn close_waits_for_the_ledger_that_takes_the_place_of_a_failed_one() {
     let permit = topic.reserve(100).await.unwrap();
     let batch = topic.append_batch(permit, payloads(2));
     let healing = async {
-        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
         region.bookies.iter().for_each(|bookie| region.faults.heal(bookie));
     };
     let (closed, positions, ()) = tokio::join!(topic.close(), batch, healing);
@@ -524,4 +527,91 @@ async fn d9_the_byte_budget_is_whole_again_however_appends_end() {
     topic.append_batch(permit, payloads(9)).await.unwrap_err();
     assert!(topic.append_batch(late, payloads(1)).await.is_err());
     assert_eq!(topic.0.budget.available_permits(), whole);
+}
+
+/// Bookies are set up anew while a full ledger is being closed. The next one, which nobody has written to, ends unnoticed.
+#[tokio::test(start_paused = true)]
+async fn a_next_ledger_that_fails_before_it_is_the_current_one_is_passed_over() {
+    let region = Region::new();
+    let topic = region.topic().await;
+    let first = append(&topic, 3).await[0].ledger;
+    // The close is carried out, which takes a metadata timeout to find out.
+    region.store.keep_silent(&ledger_key(first), Silence::Made);
+    let permit = topic.reserve(100).await.unwrap();
+    let batch = topic.append_batch(permit, payloads(2));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    for bookie in &region.bookies[1..] {
+        let (id, instance) = (bookie.clone(), Instance(2));
+        region.memory.wipe(bookie, instance);
+        region.registry.register(RegisteredBookie { id, instance, mode: Mode::Writable });
+    }
+    let positions = tokio::time::timeout(Duration::from_secs(60), batch).await;
+    let positions = positions.expect("the topic does not stall").unwrap();
+    let ledgers = positions.iter().map(|position| position.ledger.get() - first.get());
+    assert_eq!(ledgers.collect::<Vec<_>>(), [0, 2], "one ledger was passed over");
+    assert_eq!(append(&topic, 1).await.len(), 1);
+}
+
+/// A topic whose ledger ended with an entry that all bookies have and nobody acknowledged, and whose store was away when
+/// the ledger's writer wanted to close it. The topic recovers the ledger, with `faults` on two bookies, and fails.
+async fn failed_after_its_own_recovery(region: &Region, fault: Option<Fault>) -> ManagedLedger {
+    let topic = region.topic().await;
+    append(&topic, 1).await;
+    for bookie in &region.bookies {
+        region.faults.inject(bookie, Fault::LoseResponses);
+    }
+    region.ledger_store.inject(StoreFault::Unavailable, 1_000);
+    let permit = topic.reserve(100).await.unwrap();
+    let batch = topic.append_batch(permit, payloads(1));
+    while topic.internal_stats().state != "ClosingLedger" {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    // Three reads of the record without answer, and the writer is given up. Nor can the next ledger be made.
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    for bookie in &region.bookies {
+        region.faults.heal(bookie);
+    }
+    for bookie in &region.bookies[1..] {
+        fault.into_iter().for_each(|fault| region.faults.inject(bookie, fault));
+    }
+    region.ledger_store.heal();
+    let error = batch.await.unwrap_err();
+    let AppendError::OutcomeUnknown(Refusal::WriteFailed { .. }) = error else {
+        panic!("{error}");
+    };
+    topic
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_topic_that_recovered_its_own_ledger_is_closed_where_that_ends() {
+    let region = Region::new();
+    let topic = failed_after_its_own_recovery(&region, None).await;
+    assert_eq!(topic.close().await, Ok(()), "nobody else has taken it");
+    let ends: Vec<_> = stored_record(&region).await.ledgers.iter().map(|l| l.end).collect();
+    assert_eq!(ends.iter().map(|end| end.map(|end| end.entries)).collect::<Vec<_>>(), [Some(2)]);
+    assert_eq!(region.topic().await.end(), Offset::new(2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_close_finishes_the_recovery_that_its_topic_has_begun() {
+    let region = Region::new();
+    let down = Some(Fault::Answer(BookieError::Io));
+    let topic = failed_after_its_own_recovery(&region, down).await;
+    let error = topic.close().await.unwrap_err();
+    assert!(matches!(error, CloseError::Recovery(_)), "{error}");
+    assert_eq!(error.advice(), Advice::Retry);
+    for bookie in &region.bookies {
+        region.faults.heal(bookie);
+    }
+    assert_eq!(topic.close().await, Ok(()));
+    assert_eq!(region.topic().await.end(), Offset::new(2));
+}
+
+/// Somebody who has the topic is somebody else, whatever this topic has begun.
+#[tokio::test(start_paused = true)]
+async fn a_close_after_its_own_recovery_of_a_topic_that_somebody_else_owns_says_so() {
+    let region = Region::new();
+    let topic = failed_after_its_own_recovery(&region, None).await;
+    assert_eq!(region.topic().await.end(), Offset::new(2));
+    assert_eq!(topic.close().await, Err(CloseError::Fenced { topic: NAME.into() }));
 }
