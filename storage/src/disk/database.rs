@@ -19,7 +19,7 @@ use redb::{
 use super::{Disk, Presence};
 
 /// The version of what is stored in the files. Another one is refused by name.
-const FORMAT: &str = "1";
+const FORMAT: &str = "2";
 
 /// What a file says of itself: `format`, `owner`, and what its owner adds.
 const META: TableDefinition<'_, &str, &str> = TableDefinition::new("meta");

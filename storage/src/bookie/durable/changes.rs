@@ -5,11 +5,11 @@ use std::fmt;
 
 use tokio::sync::oneshot;
 
-use super::tables::{self, Snapshot, Stop, Turn};
-use super::{ANSWER_BYTES_MAX, Ask, Bookie, Standing};
+use super::tables::{self, Snapshot, Turn};
+use super::{ANSWER_BYTES_MAX, Ask, Bookie, Standing, Stop};
 use crate::bookie::lac_waits::{LacWait, LacWaits};
 use crate::bookie::rules::Mode;
-use crate::disk::{Changed, Door, FileError, Patience};
+use crate::disk::{Door, FileError, Patience};
 use crate::id::{EntryId, LedgerId};
 use crate::transport::{BookieError, RequestBody, ResponseBody};
 
@@ -172,7 +172,7 @@ impl Bookie {
                     break;
                 }
             }
-            Ok((answers, turn.changed))
+            Ok((answers, turn.finish()?))
         })
     }
 
@@ -278,7 +278,7 @@ impl Bookie {
                     break;
                 }
             }
-            Ok((gone, Changed::Something))
+            Ok((gone, turn.finish()?))
         })
     }
 

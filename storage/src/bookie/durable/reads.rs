@@ -1,7 +1,7 @@
 //! The thread that reads.
 
-use super::tables::{Snapshot, Stop};
-use super::{ANSWER_BYTES_MAX, Ask, Bookie};
+use super::tables::Snapshot;
+use super::{ANSWER_BYTES_MAX, Ask, Bookie, Stop};
 use crate::disk::{Door, Patience};
 use crate::transport::{BookieError, ResponseBody};
 

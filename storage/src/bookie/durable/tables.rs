@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `entries` | ledger id, entry id | the entry's bytes as they came, with their digest |
 //! | `ledgers` | ledger id | the record below |
+//! | `held` | ledger id, number of a group of entries | which entries of the group were given, see there |
 //! | `meta` | name | text: `format`, `owner`, and once the bookie has a life `instance`, `opening` and `confirmed` |
 //! | `probe` | none | nothing, or bytes that are written to see whether there is space for them |
 //!
@@ -19,7 +20,7 @@
 //!
 //! The database does not look at its checksums when it reads. So that a flipped bit in a key hides nothing, records and
 //! entries say themselves which they are, and whatever is not found is denied only if what stands on both sides of its
-//! place stands where it belongs.
+//! place stands where it belongs. So that one in the head of a page does not either, it must be unknown to `held` too.
 
 use std::cmp::Ordering;
 
@@ -28,6 +29,8 @@ use redb::{
     ReadOnlyTable, ReadTransaction, ReadableTable, Table, TableDefinition, WriteTransaction,
 };
 
+use super::Stop;
+use super::held::{self, Given, HELD, Row};
 use crate::bookie::rules::{self, Fence, LedgerRecord, Mode, RecordChange};
 use crate::disk::Changed;
 use crate::entry::{Entry, MasterKey};
@@ -45,57 +48,43 @@ const PROBE_BYTES: usize = 1 << 19;
 const CONTENT_BYTES: usize = 37;
 const RECORD_BYTES: usize = CONTENT_BYTES + 4;
 
-/// Why a request is not carried out.
-#[derive(Debug)]
-pub(super) enum Stop {
-    /// The bookie refuses it; other requests of the turn are not concerned.
-    Refused(BookieError),
-    /// The file failed, and with it the turn.
-    Failed(redb::Error),
-}
-
-impl From<BookieError> for Stop {
-    fn from(error: BookieError) -> Self {
-        Self::Refused(error)
-    }
-}
-
-impl From<redb::StorageError> for Stop {
-    fn from(error: redb::StorageError) -> Self {
-        Self::Failed(error.into())
-    }
-}
-
 /// What is stored, as far as one transaction sees it.
-pub(super) struct Stored<L, E> {
+pub(super) struct Stored<L, E, H> {
     ledgers: L,
     entries: E,
+    held: H,
 }
 
 /// What is committed.
 pub(super) type Snapshot = Stored<
     ReadOnlyTable<u64, &'static [u8; RECORD_BYTES]>,
     ReadOnlyTable<(u64, u64), &'static [u8]>,
+    ReadOnlyTable<(u64, u64), &'static Row>,
 >;
 
 /// What is stored and about to be.
-type Draft<'t> =
-    Stored<Table<'t, u64, &'static [u8; RECORD_BYTES]>, Table<'t, (u64, u64), &'static [u8]>>;
+type Draft<'t> = Stored<
+    Table<'t, u64, &'static [u8; RECORD_BYTES]>,
+    Table<'t, (u64, u64), &'static [u8]>,
+    Table<'t, (u64, u64), &'static Row>,
+>;
 
 /// Changes that become durable together.
 pub(super) struct Turn<'t> {
     stored: Draft<'t>,
     mode: Mode,
+    /// What is not in `held` yet.
+    given: Given,
     /// The entry that is being stored, in one piece. Kept for its capacity.
     bytes: Vec<u8>,
-    /// Whether anything was changed.
-    pub(super) changed: Changed,
+    changed: Changed,
 }
 
 /// Makes the tables of a new file.
 pub(super) fn create(transaction: &WriteTransaction) -> Result<(), redb::Error> {
     transaction.open_table(ENTRIES)?;
     transaction.open_table(LEDGERS)?;
+    transaction.open_table(HELD)?;
     Ok(())
 }
 
@@ -116,10 +105,11 @@ pub(super) fn free_space(transaction: &WriteTransaction) -> Result<((), Changed)
     Ok(((), Changed::Something))
 }
 
-impl<L, E> Stored<L, E>
+impl<L, E, H> Stored<L, E, H>
 where
     L: ReadableTable<u64, &'static [u8; RECORD_BYTES]>,
     E: ReadableTable<(u64, u64), &'static [u8]>,
+    H: ReadableTable<(u64, u64), &'static Row>,
 {
     /// The record of a ledger. With it a fence would be forgotten, so "none" is said only if it can be believed.
     fn record(&self, ledger: LedgerId) -> Result<Option<LedgerRecord>, Stop> {
@@ -140,6 +130,7 @@ where
         match self.next_place((id, 0))? {
             // Entries without a record.
             Some((next, _)) if next == id => Err(BookieError::Io.into()),
+            _ if held::knows(&self.held, ledger)? => Err(BookieError::Io.into()),
             _ => Ok(None),
         }
     }
@@ -173,7 +164,9 @@ where
         let place = (ledger.get(), id.get());
         let stored = self.entries.get(place)?;
         let entry = stored.map(|stored| entry_at(place, stored.value())).transpose()?;
-        if entry.is_none() && self.next_place(place)? == Some(place) {
+        if entry.is_none()
+            && (self.next_place(place)? == Some(place) || held::was_given(&self.held, ledger, id)?)
+        {
             return Err(BookieError::Io.into());
         }
         Ok(ResponseBody::Entry(rules::read(record.as_ref(), entry.as_ref())?))
@@ -189,7 +182,12 @@ where
     fn highest(&self, ledger: LedgerId) -> Result<Option<Entry>, Stop> {
         let ledger_id = ledger.get();
         let mut range = self.entries.range((ledger_id, 0)..=(ledger_id, u64::MAX))?;
-        let Some((key, stored)) = range.next_back().transpose()? else {
+        let highest = range.next_back().transpose()?;
+        let found = highest.as_ref().map(|(key, _)| EntryId(key.value().1));
+        if found != held::last_given(&self.held, ledger)? {
+            return Err(BookieError::Io.into());
+        }
+        let Some((key, stored)) = highest else {
             return Ok(None);
         };
         let entry = entry_at(key.value(), stored.value())?;
@@ -200,8 +198,9 @@ where
 
 impl Snapshot {
     pub(super) fn open(transaction: &ReadTransaction) -> Result<Self, redb::Error> {
-        let ledgers = transaction.open_table(LEDGERS)?;
-        Ok(Self { ledgers, entries: transaction.open_table(ENTRIES)? })
+        let (ledgers, entries) =
+            (transaction.open_table(LEDGERS)?, transaction.open_table(ENTRIES)?);
+        Ok(Self { ledgers, entries, held: transaction.open_table(HELD)? })
     }
 
     /// Answers a request that needs no change.
@@ -226,9 +225,11 @@ impl Snapshot {
 
 impl<'t> Turn<'t> {
     pub(super) fn open(transaction: &'t WriteTransaction, mode: Mode) -> Result<Self, redb::Error> {
-        let ledgers = transaction.open_table(LEDGERS)?;
-        let stored = Stored { ledgers, entries: transaction.open_table(ENTRIES)? };
-        Ok(Self { stored, mode, bytes: Vec::new(), changed: Changed::Nothing })
+        let (ledgers, entries) =
+            (transaction.open_table(LEDGERS)?, transaction.open_table(ENTRIES)?);
+        let stored = Stored { ledgers, entries, held: transaction.open_table(HELD)? };
+        let (given, bytes) = (Given::default(), Vec::new());
+        Ok(Self { stored, mode, given, bytes, changed: Changed::Nothing })
     }
 
     /// Carries out a request. Its answer may leave once the turn is durable.
@@ -249,11 +250,18 @@ impl<'t> Turn<'t> {
             }
             RequestBody::WriteLac { lac, key } => {
                 let record = self.stored.record(ledger)?;
-                self.change(ledger, rules::write_lac(record.as_ref(), *lac, *key)?)?;
+                let change = rules::write_lac(record.as_ref(), *lac, *key)?;
+                self.change(ledger, record.as_ref(), change)?;
                 Ok(ResponseBody::LacWritten)
             }
             RequestBody::WaitLac { .. } => Err(BookieError::BadRequest.into()),
         }
+    }
+
+    /// Ends the turn, and says whether anything was changed.
+    pub(super) fn finish(mut self) -> Result<Changed, redb::Error> {
+        self.given.write(&mut self.stored.held)?;
+        Ok(self.changed)
     }
 
     /// Stores an entry. A second normal add of an id is the first one again; a recovery's copy takes its place.
@@ -266,9 +274,10 @@ impl<'t> Turn<'t> {
     ) -> Result<ResponseBody, Stop> {
         let record = self.stored.record(ledger)?;
         let change = rules::add(record.as_ref(), self.mode, key, kind)?;
-        self.change(ledger, change)?;
+        self.change(ledger, record.as_ref(), change)?;
         let place = (ledger.get(), entry.entry().get());
         if kind == AddKind::Recovery || self.stored.entries.get(place)?.is_none() {
+            self.given.note(&self.stored.held, ledger, entry.entry())?;
             self.bytes.clear();
             entry.append_to(&mut self.bytes);
             self.stored.entries.insert(place, &self.bytes[..])?;
@@ -278,15 +287,25 @@ impl<'t> Turn<'t> {
     }
 
     fn fence(&mut self, ledger: LedgerId, key: Option<MasterKey>) -> Result<(), Stop> {
+        // What comes next compares the tables.
+        self.given.write(&mut self.stored.held)?;
         if let Some(key) = key {
             let record = self.stored.record(ledger)?;
-            self.change(ledger, rules::fence(record.as_ref(), key)?)?;
+            self.change(ledger, record.as_ref(), rules::fence(record.as_ref(), key)?)?;
         }
         Ok(())
     }
 
-    fn change(&mut self, ledger: LedgerId, change: RecordChange) -> Result<(), Stop> {
+    fn change(
+        &mut self,
+        ledger: LedgerId,
+        known: Option<&LedgerRecord>,
+        change: RecordChange,
+    ) -> Result<(), Stop> {
         if let RecordChange::Write(record) = change {
+            if known.is_none() {
+                self.given.note_ledger(&self.stored.held, ledger)?;
+            }
             self.stored.ledgers.insert(ledger.get(), &encode(ledger, &record))?;
             self.changed = Changed::Something;
         }
@@ -300,15 +319,16 @@ impl<'t> Turn<'t> {
         ledger: LedgerId,
         entries_max: usize,
     ) -> Result<usize, redb::Error> {
-        let ledger = ledger.get();
-        let range = (ledger, 0)..=(ledger, u64::MAX);
+        let id = ledger.get();
+        let range = (id, 0)..=(id, u64::MAX);
         let mut deleted = 0;
         for entry in self.stored.entries.extract_from_if(range, |_, _| true)?.take(entries_max) {
             entry?;
             deleted += 1;
         }
         if deleted < entries_max {
-            self.stored.ledgers.remove(ledger)?;
+            self.stored.ledgers.remove(id)?;
+            held::forget(&mut self.stored.held, ledger)?;
         }
         self.changed = Changed::Something;
         Ok(deleted)

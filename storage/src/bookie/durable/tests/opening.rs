@@ -1,11 +1,11 @@
 //! Files that are not what they should be.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tokio::sync::mpsc;
 
 use super::*;
-use crate::bookie::conformance::{ADDED, LEDGER, OTHER, One, add, entry, fence, found, key, read};
+use crate::bookie::conformance::{ADDED, LEDGER, One, add, entry, fence, found, key, lac, read};
 use crate::check::CopyState;
 use crate::client::{LedgerClient, LedgerOptions};
 use crate::config::ClientConfig;
@@ -57,12 +57,12 @@ fn places(file: &[u8], bytes: &[u8]) -> Vec<usize> {
 async fn a_file_of_another_format_is_refused_by_name() {
     let mut one = written().await;
     let file = opened(&one.kind.disk);
-    file.set_meta([("format", "2".into())]).expect("the disk works");
+    file.set_meta([("format", "3".into())]).expect("the disk works");
     drop(file);
-    let error = one.kind.try_start().await.expect_err("format 2 is not known");
-    let other = OpenFileError::OtherFormat { file: FILE.into(), found: "2".into() };
+    let error = one.kind.try_start().await.expect_err("format 3 is not known");
+    let other = OpenFileError::OtherFormat { file: FILE.into(), found: "3".into() };
     assert_eq!(error, OpenBookieError::File(other));
-    assert!(error.to_string().contains("bookie-b1.redb has format 2"), "{error}");
+    assert!(error.to_string().contains("bookie-b1.redb has format 3"), "{error}");
 }
 
 #[tokio::test]
@@ -267,52 +267,101 @@ async fn a_file_of_another_version_of_the_database_is_of_another_format() {
     assert_eq!(error, OpenBookieError::File(other));
 }
 
-/// What a damaged file says of entries 0 to 9 of a fenced ledger.
+/// Ledgers whose ids stand nowhere in a file but in their own rows. This one was fenced before it had an entry.
+const EMPTY: LedgerId = LedgerId(0x1122_3344_5566_0099);
+const BEFORE: LedgerId = LedgerId(0x1122_3344_5566_3399);
+const FENCED: LedgerId = LedgerId(0x1122_3344_5566_7799);
+
+/// What a file says, whatever the damage does to the database that reads it.
+fn serve(file: &DatabaseFile, body: &RequestBody) -> Result<ResponseBody, BookieError> {
+    let answer = file.read(|transaction| {
+        Ok(match tables::Snapshot::open(transaction)?.serve(FENCED, body) {
+            Err(Stop::Failed(_)) => Err(BookieError::Io),
+            Err(Stop::Refused(error)) => Err(error),
+            Ok(answer) => Ok(answer),
+        })
+    });
+    answer.unwrap_or(Err(BookieError::Io))
+}
+
+/// Checks what a damaged file says of entries 0 to 9 of a fenced ledger, and of one that is empty.
 fn check_damaged(disk: &CrashDisk, context: &str) {
     let Ok(file) = try_open(disk) else {
         return;
     };
+    if file.meta("instance").is_none() {
+        // It would begin another life, in which it denies nothing of this one.
+        return;
+    }
     for id in 0..10 {
-        let answer = file.read(|transaction| {
-            Ok(tables::Snapshot::open(transaction)?.serve(LEDGER, &read(id)).map_err(|stop| {
-                match stop {
-                    tables::Stop::Refused(error) => error,
-                    tables::Stop::Failed(_) => BookieError::Io,
-                }
-            }))
-        });
-        match answer {
-            Ok(Ok(ResponseBody::Entry(entry))) => assert_eq!(entry.entry(), EntryId(id)),
-            Ok(answer) => assert_eq!(answer, Err(BookieError::Io), "entry {id}, {context}"),
-            Err(_) => {}
+        match serve(&file, &read(id)) {
+            Ok(ResponseBody::Entry(entry)) => assert_eq!(entry.entry(), EntryId(id)),
+            answer => assert_eq!(answer, Err(BookieError::Io), "entry {id}, {context}"),
         }
     }
-    let added = file.change(|transaction| {
-        let mut turn = tables::Turn::open(transaction, Mode::Writable)?;
-        let added = turn.apply(LEDGER, &add(10, AddKind::Normal)).is_ok();
-        Ok((added, crate::disk::Changed::Nothing))
-    });
-    assert!(added.is_err() || added == Ok(false), "the fence was forgotten, {context}");
+    match serve(&file, &RequestBody::ReadLac { fence: None }) {
+        Ok(answer) => assert_eq!(Ok(answer), lac(Some(8)), "{context}"),
+        answer => assert_eq!(answer, Err(BookieError::Io), "the LAC, {context}"),
+    }
+    for (ledger, id) in [(FENCED, 10), (EMPTY, 0)] {
+        let added = file.change(|transaction| {
+            let mut turn = tables::Turn::open(transaction, Mode::Writable)?;
+            let body = RequestBody::Add {
+                entry: entry(ledger, id, "late"),
+                key: key(""),
+                kind: AddKind::Normal,
+            };
+            let added = turn.apply(ledger, &body).is_ok();
+            Ok((added, crate::disk::Changed::Nothing))
+        });
+        assert!(added != Ok(true), "the fence of {ledger} was forgotten, {context}");
+    }
 }
 
-#[tokio::test]
-async fn a_flipped_bit_in_a_key_is_never_a_denial_and_forgets_no_fence() {
+/// A stopped bookie with three fenced ledgers, the first of them empty.
+async fn fenced() -> One<Durable> {
     let mut one = One::new(Durable::new().await);
-    for ledger in [OTHER, LEDGER] {
+    for (ledger, count) in [(EMPTY, 0), (BEFORE, 10), (FENCED, 10)] {
         let in_ledger = |id| RequestBody::Add {
             entry: entry(ledger, id, "payload"),
             key: key(""),
             kind: AddKind::Normal,
         };
-        let mut asks: Vec<_> = (0..10).map(in_ledger).collect();
+        let mut asks: Vec<_> = (0..count).map(in_ledger).collect();
         asks.push(fence());
         one.send(0, ledger, asks);
-        one.answers(11).await;
+        one.answers(count as usize + 1).await;
     }
     one.kind.stop();
+    one
+}
+
+/// The head of a page says what kind it is, and of how many things: with one less, the last of them is hidden.
+#[tokio::test]
+async fn a_flipped_bit_in_the_head_of_a_page_is_never_a_denial_and_forgets_no_fence() {
+    const PAGE_BYTES: usize = 4096;
+    let one = fenced().await;
+    let whole = content(&one);
+    // The pages of the bookie's tables, also such as no commit needs any more.
+    let keys = [FENCED, EMPTY].map(|ledger| places(&whole, &ledger.get().to_le_bytes())).concat();
+    let pages: BTreeSet<_> = keys.into_iter().map(|at| at - at % PAGE_BYTES).collect();
+    assert!(pages.len() >= 3, "{pages:?}");
+    for page in pages {
+        for bit in (0..2).chain(16..32) {
+            let mut file = whole.clone();
+            file[page + bit / 8] ^= 1 << (bit % 8);
+            one.kind.disk.replace(FILE, file);
+            check_damaged(&one.kind.disk, &format!("bit {bit} of the page at {page}"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_flipped_bit_in_a_key_is_never_a_denial_and_forgets_no_fence() {
+    let one = fenced().await;
     let whole = content(&one);
     // The keys of the records, and of the entries with the entry's id behind it.
-    let keys = places(&whole, &LEDGER.get().to_le_bytes());
+    let keys = places(&whole, &FENCED.get().to_le_bytes());
     assert!(keys.len() >= 11, "{keys:?}");
     for at in keys {
         for bit in 0..128 {
