@@ -50,7 +50,7 @@ pub use listing::{topic_exists, topics};
 #[cfg(feature = "io")]
 pub use managed_ledger::{
     AppendBatch, AppendError, AppendPermit, BacklogQuota, BeyondQuota, ChangeError, CloseError,
-    Entry, ManagedLedger, ManagedLedgerConfig, OpenError, ReadError, Refusal, Retention,
+    Entry, Expired, ManagedLedger, ManagedLedgerConfig, OpenError, ReadError, Refusal, Retention,
 };
 #[cfg(feature = "io")]
 pub use names::InvalidName;

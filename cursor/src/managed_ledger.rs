@@ -48,7 +48,7 @@ pub use config::ManagedLedgerConfig;
 pub use error::{AppendError, ChangeError, CloseError, OpenError, ReadError, Refusal};
 pub use read::Entry;
 pub(crate) use register::Registered;
-pub use trimming::{BacklogQuota, BeyondQuota, Retention};
+pub use trimming::{BacklogQuota, BeyondQuota, Expired, Retention};
 
 use crate::chain::{Chain, LedgerState};
 use crate::names::{InvalidName, cursor_key, persistence_path, topic_key};
@@ -125,6 +125,7 @@ struct State {
     chain: Chain,
     /// When each closed ledger of the chain was closed.
     closed_at_ms: BTreeMap<LedgerId, u64>,
+    retention: Retention,
     queue: Queue,
     intake: Intake,
     door: Door,
@@ -232,6 +233,7 @@ impl ManagedLedger {
         let state = State {
             chain,
             closed_at_ms,
+            retention: recorded.retention.unwrap_or(config.retention),
             queue: Queue::default(),
             intake,
             door: Door::Open,

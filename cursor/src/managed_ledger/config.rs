@@ -25,7 +25,9 @@ pub struct ManagedLedgerConfig {
     /// The largest entry, in bytes. Default 5 MiB - 16 KiB: with what the bookies' protocol puts
     /// around it, it fits their frame of 5 MiB.
     pub entry_bytes_max: usize,
-    /// For how long entries stay that every cursor has acknowledged. Default for ever.
+    /// For how long entries stay that every cursor has acknowledged, in topics without a retention of
+    /// their own ([`ManagedLedger::set_retention`](crate::ManagedLedger::set_retention)). Default for
+    /// ever.
     pub retention: Retention,
     /// How much may wait for the slowest cursor. Default as much as the disks take.
     pub backlog_quota: Option<BacklogQuota>,

@@ -32,6 +32,36 @@ impl Retention {
     pub const FOREVER: Self = Self { time: None, bytes: None };
     /// What every cursor has acknowledged is deleted.
     pub const NONE: Self = Self { time: Some(Duration::ZERO), bytes: Some(0) };
+
+    /// As a property of a topic: milliseconds, `/`, bytes; `-` without a limit.
+    fn to_property(self) -> String {
+        let text = |limit: Option<u128>| limit.map_or_else(|| "-".to_owned(), |n| n.to_string());
+        format!(
+            "{}/{}",
+            text(self.time.map(|time| time.as_millis())),
+            text(self.bytes.map(u128::from))
+        )
+    }
+
+    /// From a property of a topic; none if it is not understood.
+    fn from_property(text: &str) -> Option<Self> {
+        let limit = |text: &str| match text {
+            "-" => Some(None),
+            number => number.parse::<u64>().ok().map(Some),
+        };
+        let (time, bytes) = text.split_once('/')?;
+        let time = limit(time)?.map(Duration::from_millis);
+        Some(Self { time, bytes: limit(bytes)? })
+    }
+}
+
+/// What retention lets go of a topic.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Expired {
+    /// Whole ledgers, the oldest.
+    pub ledgers: u64,
+    /// Entries in them.
+    pub entries: u64,
 }
 
 /// How many bytes may wait for the slowest cursor, and what becomes of publishers beyond it.
@@ -59,6 +89,8 @@ pub(super) struct Recorded {
     pub(super) terminated: Option<Place>,
     /// Ledgers that the record lists no more and that may still be there.
     pub(super) deleting: Vec<LedgerId>,
+    /// The topic's own; none if that of its owner's settings applies.
+    pub(super) retention: Option<Retention>,
     deletion: Deletion,
     token: String,
 }
@@ -75,6 +107,8 @@ enum Deletion {
 const OWNER: &str = "georepl.owner";
 /// The property with the ledgers that are to be deleted.
 const DELETING: &str = "georepl.deleting";
+/// The property with the topic's own retention.
+const RETENTION: &str = "georepl.retention";
 
 impl Recorded {
     /// What was found under the topic's key, of which `record` was read.
@@ -84,9 +118,20 @@ impl Recorded {
         let deleting = properties.remove(DELETING).unwrap_or_default();
         // A number that is none can only be somebody else's: it is left alone.
         let deleting = deleting.split(',').filter_map(|id| id.parse().ok()).map(LedgerId).collect();
+        // What a later version may mean by it is not known. Nothing is deleted then, which can be made up for.
+        let retention = properties.remove(RETENTION);
+        let retention = retention.map(|text| {
+            Retention::from_property(&text).unwrap_or_else(|| {
+                tracing::warn!(
+                    text,
+                    "the retention of a topic is not understood; nothing of it is deleted"
+                );
+                Retention::FOREVER
+            })
+        });
         let token = format!("{:016x}", fastrand::u64(..));
         let (terminated, deletion) = (record.terminated, Deletion::Decided);
-        Self { own, properties, terminated, deleting, deletion, token }
+        Self { own, properties, terminated, deleting, retention, deletion, token }
     }
 
     pub(super) async fn put(
@@ -99,6 +144,9 @@ impl Recorded {
         if !self.deleting.is_empty() {
             let ids: Vec<_> = self.deleting.iter().map(|ledger| ledger.get().to_string()).collect();
             properties.insert(DELETING.into(), ids.join(","));
+        }
+        if let Some(retention) = self.retention {
+            properties.insert(RETENTION.into(), retention.to_property());
         }
         let record = TopicRecord { ledgers, terminated: self.terminated, properties };
         self.own.put(store, record.encode()).await?;
@@ -127,7 +175,7 @@ impl ManagedLedger {
         let inner = &self.0;
         let changes: Vec<_> = changes.into_iter().collect();
         if let Some((name, _)) =
-            changes.iter().find(|(name, _)| [OWNER, DELETING].contains(&&**name))
+            changes.iter().find(|(name, _)| [OWNER, DELETING, RETENTION].contains(&&**name))
         {
             return Err(ChangeError::ReservedProperty { name: name.clone() });
         }
@@ -145,6 +193,41 @@ impl ManagedLedger {
             record.properties = before;
         }
         inner.changed(put)
+    }
+
+    /// For how long entries stay that every cursor has acknowledged.
+    pub fn retention(&self) -> Retention {
+        self.0.state.lock().retention
+    }
+
+    /// Gives the topic a retention of its own, which is stored with it and takes the place of
+    /// [`ManagedLedgerConfig::retention`](crate::ManagedLedgerConfig::retention), also in later openings. Durable when
+    /// it returns; what it lets go is deleted by the next [`trim`](Self::trim).
+    ///
+    /// If the future is dropped, it may be changed or not.
+    ///
+    /// # Errors
+    /// [`ChangeError`]; without an answer of the store, it may be changed or not.
+    pub async fn set_retention(&self, retention: Retention) -> Result<(), ChangeError> {
+        let inner = &self.0;
+        let mut record = inner.record.lock().await;
+        let listed = inner.listed_if_open()?;
+        let before = record.retention.replace(retention);
+        let put = record.put(&inner.store, listed).await;
+        match put {
+            Ok(()) => inner.state.lock().retention = retention,
+            Err(_) => record.retention = before,
+        }
+        inner.changed(put)
+    }
+
+    /// What a trim would delete now if the topic had this retention.
+    pub fn expired(&self, retention: &Retention) -> Expired {
+        let floor = self.0.floor();
+        let state = self.0.state.lock();
+        let ledgers = state.expired(floor, retention, now_ms());
+        let entries = state.chain.ledgers().take(ledgers).map(|info| info.entries).sum();
+        Expired { ledgers: ledgers as u64, entries }
     }
 
     /// Deletes the oldest ledgers that every cursor has acknowledged and that retention has let go. Returns how many. It
@@ -266,7 +349,10 @@ impl Inner {
             let mut record = self.record.lock().await;
             let mut listed = self.listed_if_open()?;
             let floor = self.floor();
-            let gone = self.state.lock().expired(floor, &self.config.retention, now_ms());
+            let gone = {
+                let state = self.state.lock();
+                state.expired(floor, &state.retention, now_ms())
+            };
             if gone == 0 {
                 return Ok(0);
             }
@@ -324,7 +410,7 @@ impl Inner {
         let state = self.state.lock();
         let may_change =
             matches!(state.intake, Intake::Open | Intake::Refused(Refusal::Terminated { .. }));
-        may_change && state.expired(floor, &self.config.retention, now_ms()) > 0
+        may_change && state.expired(floor, &state.retention, now_ms()) > 0
     }
 
     /// The ledgers as the record lists them, while this owner may change it.

@@ -6,7 +6,7 @@ use georepl_storage::{EntryId, LedgerId};
 
 use super::*;
 use crate::managed_ledger::{
-    AppendError, BacklogQuota, BeyondQuota, ManagedLedgerConfig, Refusal, Retention,
+    AppendError, BacklogQuota, BeyondQuota, Expired, ManagedLedgerConfig, Refusal, Retention,
 };
 use crate::progress::Kept as KeptEntry;
 use crate::testing::NAME;
@@ -96,6 +96,48 @@ async fn retention_keeps_what_is_young_and_lets_go_what_is_too_much() {
     let topic = region.topic_with(config(some)).await;
     assert_eq!(topic.trim().await, Ok(1));
     assert_eq!(topic.internal_stats().total_size, 42);
+}
+
+#[tokio::test(start_paused = true)]
+async fn retention_of_a_topic_is_stored_with_it_and_lets_go_only_what_is_acknowledged() {
+    let region = Region::new();
+    let topic = region.topic_with(config(Retention::FOREVER)).await;
+    let cursor = cursor(&topic).await;
+    let positions = append(&topic, 10).await;
+    cursor.mark_delete(positions[5]).await.unwrap();
+    let expired = |ledgers, entries| Expired { ledgers, entries };
+    assert_eq!(topic.expired(&Retention::FOREVER), expired(0, 0));
+    assert_eq!(topic.expired(&Retention::NONE), expired(1, 4), "the second is half needed");
+    assert_eq!(topic.retention(), Retention::FOREVER);
+    topic.set_retention(Retention::NONE).await.unwrap();
+    assert_eq!((topic.trim().await, topic.start()), (Ok(1), Offset::new(4)));
+    drop(cursor);
+
+    let an_hour = Retention { time: Some(Duration::from_secs(3600)), bytes: None };
+    topic.set_retention(an_hour).await.unwrap();
+    drop(topic);
+    let topic = region.topic_with(config(Retention::NONE)).await;
+    assert_eq!((topic.retention(), topic.trim().await), (an_hour, Ok(0)));
+    assert!(topic.properties().await.is_empty(), "it is the topic's own");
+    let own = ("georepl.retention".to_owned(), None);
+    assert!(topic.set_properties([own]).await.unwrap_err().to_string().contains("own use"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn retention_that_is_not_understood_deletes_nothing() {
+    for text in ["", "1", "a/1", "1/", "-1/-", "1/2/3"] {
+        let region = Region::new();
+        let topic = region.topic_with(config(Retention::FOREVER)).await;
+        append(&topic, 10).await;
+        topic.close().await.unwrap();
+        let stored = region.store.get(TOPIC).await.unwrap().unwrap();
+        let mut record = crate::records::TopicRecord::decode(&stored.value).unwrap();
+        record.properties.insert("georepl.retention".into(), text.into());
+        let expected = Expected::Version(stored.version);
+        region.store.put(TOPIC, record.encode(), expected).await.unwrap();
+        let topic = region.topic_with(config(Retention::NONE)).await;
+        assert_eq!((topic.retention(), topic.trim().await), (Retention::FOREVER, Ok(0)), "{text}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
