@@ -1,5 +1,6 @@
 //! The binary as its user meets it: exit status, standard output and standard error.
 
+mod keeping;
 mod regions;
 mod site;
 mod troubles;

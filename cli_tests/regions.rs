@@ -307,6 +307,9 @@ fn help_of_every_command_has_examples() {
         &["seek"],
         &["skip"],
         &["clear"],
+        &["quarantine", "list"],
+        &["quarantine", "release"],
+        &["quarantine", "discard"],
         &["ledger", "list"],
         &["ledger", "show"],
         &["ledger", "read"],
@@ -314,6 +317,7 @@ fn help_of_every_command_has_examples() {
         &["ledger", "recover"],
         &["topic", "list"],
         &["topic", "trim"],
+        &["topic", "retention"],
         &["topic", "terminate"],
         &["topic", "delete"],
     ] {

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::{Child, ChildStderr, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use georepl::Region;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -94,6 +95,16 @@ pub(crate) fn terminate(child: &Child) {
     let pid = child.id().to_string();
     let told = std::process::Command::new("kill").args(["-TERM", &pid]).status();
     assert!(told.expect("there is a kill").success());
+}
+
+/// Does something to the region of a directory that nobody holds.
+pub(crate) fn inside(directory: &str, change: impl AsyncFnOnce(&Region)) {
+    let runtime = tokio::runtime::Runtime::new().expect("there are threads");
+    runtime.block_on(async {
+        let region = Region::open(directory).await.expect("nobody holds it");
+        change(&region).await;
+        region.close().await.expect("its disk works");
+    });
 }
 
 /// How often it is looked whether something has arrived. Each look takes a process.

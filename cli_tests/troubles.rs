@@ -8,7 +8,7 @@ use georepl::Region;
 use georepl::storage::{Expected, LedgerId, ledger_key};
 use serde_json::Value;
 
-use super::site::{ATTEMPTS, Publisher, Server, Site, assert_ok, terminate};
+use super::site::{ATTEMPTS, Publisher, Server, Site, assert_ok, inside, terminate};
 use super::{assert_refused, report, run, run_with_input, spawn, words};
 
 fn arrives(region: &str, lines: &[&str]) -> bool {
@@ -21,16 +21,6 @@ fn arrives(region: &str, lines: &[&str]) -> bool {
 fn follow(site: &Site) -> std::process::Child {
     let args = ["replicate", "--from", &site.west, "--to", &site.east, "orders", "--follow"];
     spawn(&args, Stdio::null())
-}
-
-/// Does something to the region of a directory that nobody holds.
-fn inside(directory: &str, change: impl AsyncFnOnce(&Region)) {
-    let runtime = tokio::runtime::Runtime::new().expect("there are threads");
-    runtime.block_on(async {
-        let region = Region::open(directory).await.expect("nobody holds it");
-        change(&region).await;
-        region.close().await.expect("its disk works");
-    });
 }
 
 #[test]
@@ -199,6 +189,16 @@ fn record_that_cannot_be_read_is_shown_beside_the_others() {
     assert!(
         people.contains("Unopened: ") && people.contains(reason.split(' ').next().expect("a word"))
     );
+
+    let all = site.on_west(&["stats-internal"]);
+    assert_eq!(all.status.code(), Some(1), "{all:?}");
+    let all = report(&all);
+    assert_eq!(
+        all["persistent://public/default/orders"]["state"],
+        Value::Null,
+        "one cursor is bad"
+    );
+    assert!(all["persistent://public/default/bad"]["error"].is_string(), "{all}");
 
     for list in [&["ledger", "list"][..], &["ledger", "check"]] {
         let (rows, people) = shown(list);

@@ -1,14 +1,16 @@
 //! The command line.
 
+mod quarantine;
 mod region;
+mod topic;
 
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-pub(crate) use region::{
-    LedgerCommand, Output, Place, RegionCommand, TopicCommand, consent, until,
-};
+pub(crate) use quarantine::{Lane, QuarantineCommand, Settled};
+pub(crate) use region::{LedgerCommand, Output, Place, RegionCommand, consent, until};
+pub(crate) use topic::{OneTopic, TopicCommand};
 
 /// Geo-replication for message brokers.
 #[derive(Parser)]

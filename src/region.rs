@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use georepl_cursor::{
-    DeleteError, ManagedLedger, ManagedLedgerConfig, Refusal, topic_exists, topics,
+    ChangeError, DeleteError, ManagedLedger, ManagedLedgerConfig, Refusal, Retention, topic_exists,
+    topics,
 };
 use georepl_replicator::{EmbeddedTopic, EmbeddedTopicConfig, EmbeddedTopics};
 use georepl_storage::fault::FaultTransport;
@@ -23,7 +24,7 @@ use georepl_storage::{
     LedgerClient, LedgerId, MemoryBookieRegistry, MemoryBookies, MetadataError, MetadataStore,
     RegisteredBookie,
 };
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
 pub use builder::RegionBuilder;
@@ -38,8 +39,8 @@ use topics::Topics;
 /// [`Region::close`] is safe, but the next opening has to recover the last ledger of each topic; the drop may block for
 /// as long as the disk takes over what was accepted.
 ///
-/// Entries of deleted ledgers are dropped by its bookies after deletions and at its opening. If retention has a time,
-/// its open topics are trimmed from time to time.
+/// Entries of deleted ledgers are dropped by its bookies after deletions and at its opening. If the retention of an open
+/// topic has a time, open topics are trimmed from time to time.
 ///
 /// ```
 /// # use georepl::{Region, replicator::EmbeddedTopics};
@@ -64,10 +65,14 @@ pub struct Region {
     client: LedgerClient,
     topics: Arc<Topics>,
     missing: Vec<MissingBookie>,
+    aging: Aging,
     tasks: parking_lot::Mutex<JoinSet<()>>,
     /// None in memory.
     directory: Option<PathBuf>,
 }
+
+/// The shortest time after which entries of a topic go that was opened; none if time alone lets none go.
+type Aging = Arc<watch::Sender<Option<Duration>>>;
 
 /// Of everything that a region opens.
 #[derive(Clone, Debug, Default)]
@@ -125,9 +130,8 @@ impl Region {
         let topics = Arc::<Topics>::default();
         let mut tasks = JoinSet::new();
         tasks.spawn(collect_garbage(Arc::downgrade(&bookies), Arc::downgrade(&store), deleted));
-        if let Some(time) = settings.ledgers.retention.time.filter(|time| !time.is_zero()) {
-            tasks.spawn(trim_from_time_to_time(Arc::downgrade(&topics), time));
-        }
+        let aging = Aging::default();
+        tasks.spawn(trim_from_time_to_time(Arc::downgrade(&topics), aging.subscribe()));
         let tasks = parking_lot::Mutex::new(tasks);
         Self {
             name,
@@ -138,6 +142,7 @@ impl Region {
             client,
             topics,
             missing,
+            aging,
             tasks,
             directory,
         }
@@ -227,6 +232,22 @@ impl Region {
         deleted
     }
 
+    /// Gives an open topic a retention of its own, which is stored with it. What that lets go is deleted.
+    ///
+    /// If the future is dropped, it may be changed or not.
+    ///
+    /// # Errors
+    /// [`ChangeError`]; call it again.
+    pub async fn set_retention(
+        &self,
+        topic: &EmbeddedTopic,
+        retention: Retention,
+    ) -> Result<(), ChangeError> {
+        topic.ledger().set_retention(retention).await?;
+        note_time(&self.aging, retention);
+        topic.ledger().trim().await.map(drop)
+    }
+
     /// Closes every topic: its appends are decided, its end is recorded, and what its cursors acknowledged is stored.
     /// May be called again.
     ///
@@ -266,6 +287,7 @@ impl EmbeddedTopics for Region {
             },
         };
         let (client, store, settings) = (self.client.clone(), self.store(), self.settings.clone());
+        let aging = self.aging.clone();
         let name = name.to_owned();
         // A task of its own, so that a caller who goes leaves no log behind that is open and not
         // known to anybody.
@@ -277,7 +299,10 @@ impl EmbeddedTopics for Region {
             let log = log.map_err(words)?;
             let opened = EmbeddedTopic::open(log.clone(), settings.topics).await.map_err(words);
             match &opened {
-                Ok(topic) => *place = Some(topic.clone()),
+                Ok(topic) => {
+                    note_time(&aging, log.retention());
+                    *place = Some(topic.clone());
+                }
                 Err(_) => log.close().await.map_err(words)?,
             }
             opened
@@ -345,11 +370,38 @@ async fn collect_garbage(
     }
 }
 
+/// With a time of 0, entries go when they are acknowledged, and nobody has to look.
+fn note_time(aging: &Aging, retention: Retention) {
+    let Some(time) = retention.time.filter(|time| !time.is_zero()) else { return };
+    aging.send_if_modified(|shortest| {
+        let is_shorter = shortest.is_none_or(|known| time < known);
+        *shortest = if is_shorter { Some(time) } else { *shortest };
+        is_shorter
+    });
+}
+
 /// Time alone makes ledgers old enough to go, so somebody has to look.
-async fn trim_from_time_to_time(topics: Weak<Topics>, time: Duration) {
-    let pause = (time / 4).clamp(TRIM_PAUSE_MIN, TRIM_PAUSE_MAX);
+async fn trim_from_time_to_time(
+    topics: Weak<Topics>,
+    mut aging: watch::Receiver<Option<Duration>>,
+) {
     loop {
-        tokio::time::sleep(pause).await;
+        let shortest = *aging.borrow_and_update();
+        let pause = async {
+            match shortest {
+                Some(time) => {
+                    tokio::time::sleep((time / 4).clamp(TRIM_PAUSE_MIN, TRIM_PAUSE_MAX)).await;
+                }
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = pause => {}
+            changed = aging.changed() => match changed {
+                Ok(()) => continue,
+                Err(_) => return,
+            },
+        }
         let Some(topics) = topics.upgrade() else { return };
         for (_, place) in topics.places() {
             // What is just being opened or deleted has its turn next time.

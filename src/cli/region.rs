@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+use super::quarantine::QuarantineCommand;
+use super::topic::{TopicCommand, topic};
 use crate::service::words::{Consent, Run, Start, Until};
 
 /// A command on a region.
@@ -120,16 +122,19 @@ Examples:
         #[command(flatten)]
         output: Output,
     },
-    /// Prints the state of a topic as JSON, by the names of Pulsar's `topics stats-internal`.
+    /// Prints the state of a topic as JSON, by the names of Pulsar's `topics stats-internal`; without
+    /// one, of all topics by their names.
     #[command(after_help = "\
 Examples:
-  georepl stats-internal --region data/west orders")]
+  georepl stats-internal --region data/west orders
+  georepl stats-internal --region data/west > topics.json
+Exit status 1 if there is a topic that cannot be opened; it has an error in the place of its state.")]
     StatsInternal {
         #[command(flatten)]
         place: Place,
-        /// The topic
+        /// Only this topic
         #[arg(value_parser = topic)]
-        topic: String,
+        topic: Option<String>,
     },
     /// Looks at ledgers and recovers them.
     #[command(subcommand)]
@@ -137,6 +142,9 @@ Examples:
     /// Lists, trims and ends topics.
     #[command(subcommand)]
     Topic(TopicCommand),
+    /// Looks at entries that replication has passed over, and settles what becomes of them.
+    #[command(subcommand)]
+    Quarantine(QuarantineCommand),
     /// Lets the replication to a remote go on from somewhere else.
     #[command(after_help = "\
 Examples:
@@ -267,50 +275,6 @@ pub(crate) enum LedgerCommand {
     },
 }
 
-/// A command on topics.
-#[derive(Subcommand)]
-pub(crate) enum TopicCommand {
-    /// Lists all topics.
-    #[command(after_help = "Examples:\n  georepl topic list --region data/west")]
-    List {
-        #[command(flatten)]
-        place: Place,
-        #[command(flatten)]
-        output: Output,
-    },
-    /// Deletes what every cursor has acknowledged and retention has let go.
-    #[command(after_help = "Examples:\n  georepl topic trim --region data/west orders")]
-    Trim(OneTopic),
-    /// Ends a topic for ever: it takes no more messages.
-    #[command(after_help = "Examples:\n  georepl topic terminate --region data/west orders --yes")]
-    Terminate(EndedTopic),
-    /// Deletes a topic with its cursors and all it holds.
-    #[command(after_help = "Examples:\n  georepl topic delete --region data/west orders --yes")]
-    Delete(EndedTopic),
-}
-
-/// A topic.
-#[derive(Args)]
-pub(crate) struct OneTopic {
-    #[command(flatten)]
-    pub(crate) place: Place,
-    /// The topic
-    #[arg(value_parser = topic)]
-    pub(crate) topic: String,
-    #[command(flatten)]
-    pub(crate) output: Output,
-}
-
-/// A topic that is to end.
-#[derive(Args)]
-pub(crate) struct EndedTopic {
-    #[command(flatten)]
-    pub(crate) one: OneTopic,
-    /// It is meant, although it cannot be undone
-    #[arg(long)]
-    yes: bool,
-}
-
 /// Where the region is.
 #[derive(Args)]
 pub(crate) struct Place {
@@ -333,7 +297,7 @@ pub(crate) struct Rule {
     /// Only say what would happen
     #[arg(long)]
     dry_run: bool,
-    /// It is meant, although entries are sent again or not at all
+    /// It is meant, although entries are sent again, passed over or deleted
     #[arg(long)]
     yes: bool,
 }
@@ -348,48 +312,10 @@ impl Rule {
     }
 }
 
-impl EndedTopic {
-    pub(crate) fn consent(&self) -> Consent {
-        consent(self.yes)
-    }
-}
-
 pub(crate) fn consent(yes: bool) -> Consent {
     if yes { Consent::Given } else { Consent::Missing }
 }
 
 pub(crate) fn until(follow: bool) -> Until {
     if follow { Until::Told } else { Until::End }
-}
-
-/// The full name of a topic, as Pulsar completes short ones.
-fn topic(text: &str) -> Result<String, String> {
-    let parts: Vec<_> = text.split('/').collect();
-    match parts[..] {
-        _ if text.starts_with("persistent://") && parts.len() >= 5 => Ok(text.to_owned()),
-        [name] if !name.is_empty() => Ok(format!("persistent://public/default/{name}")),
-        [tenant, namespace, name]
-            if !tenant.contains(':') && parts.iter().all(|part| !part.is_empty()) =>
-        {
-            Ok(format!("persistent://{tenant}/{namespace}/{name}"))
-        }
-        _ => {
-            Err("write a name, tenant/namespace/name or persistent://tenant/namespace/name".into())
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn short_names_of_topics_are_completed_as_in_pulsar() {
-        assert_eq!(topic("orders").unwrap(), "persistent://public/default/orders");
-        assert_eq!(topic("acme/eu/orders").unwrap(), "persistent://acme/eu/orders");
-        assert_eq!(topic("persistent://acme/eu/a/b").unwrap(), "persistent://acme/eu/a/b");
-        for bad in ["", "a/b", "/a/b", "persistent://acme", "non-persistent://a/b/c"] {
-            assert!(topic(bad).is_err(), "{bad}");
-        }
-    }
 }

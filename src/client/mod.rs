@@ -14,10 +14,13 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::cli::{LedgerCommand, Output, Place, RegionCommand, TopicCommand, consent, until};
+use crate::cli::{
+    Lane, LedgerCommand, OneTopic, Output, Place, QuarantineCommand, RegionCommand, Settled,
+    TopicCommand, consent, until,
+};
 use crate::exit::{Exit, Failure, say};
 use crate::interrupt::Interrupt;
-use crate::service::words::{self, Command, LedgerCheck, Move};
+use crate::service::words::{self, Command, LedgerCheck, Move, Settle};
 use talk::{Talk, ask};
 
 /// How a command went that did what it was asked to.
@@ -62,11 +65,21 @@ pub(crate) async fn run(command: RegionCommand, interrupt: Interrupt) -> Result<
             tell(&place.region, Command::Why { topics }, &output, interrupt, show::why).await
         }
         On::StatsInternal { place, topic } => {
-            let (command, output) = (Command::StatsInternal { topic }, Output { json: true });
-            tell(&place.region, command, &output, interrupt, show::internal).await
+            let output = Output { json: true };
+            match topic {
+                Some(topic) => {
+                    let command = Command::StatsInternal { topic };
+                    tell(&place.region, command, &output, interrupt, show::internal).await
+                }
+                None => {
+                    let command = Command::AllStatsInternal;
+                    tell(&place.region, command, &output, interrupt, show::all_internal).await
+                }
+            }
         }
         On::Ledger(command) => ledger(command, interrupt).await,
         On::Topic(command) => on_topic(command, interrupt).await,
+        On::Quarantine(command) => quarantine(command, interrupt).await,
         On::Seek { place, topic, remote, to, rule, output } => {
             let how = Move::Seek(to);
             let (run, consent) = (rule.run(), rule.consent());
@@ -135,6 +148,12 @@ async fn on_topic(command: TopicCommand, interrupt: Interrupt) -> Result<Found, 
             return tell(&place.region, Command::Topics, &output, interrupt, show).await;
         }
         TopicCommand::Trim(one) => (one.place, one.output, Command::TrimTopic { topic: one.topic }),
+        TopicCommand::Retention { one, time, size, rule } => {
+            let OneTopic { place, topic, output } = one;
+            let (run, consent) = (rule.run(), rule.consent());
+            let command = Command::Retention { topic, seconds: time, bytes: size, run, consent };
+            return tell(&place.region, command, &output, interrupt, show::retained).await;
+        }
         TopicCommand::Terminate(ended) => {
             let (consent, one) = (ended.consent(), ended.one);
             (one.place, one.output, Command::TerminateTopic { topic: one.topic, consent })
@@ -145,6 +164,23 @@ async fn on_topic(command: TopicCommand, interrupt: Interrupt) -> Result<Found, 
         }
     };
     tell(&region, command, &output, interrupt, show::changed).await
+}
+
+async fn quarantine(command: QuarantineCommand, interrupt: Interrupt) -> Result<Found, Failure> {
+    let (settled, how) = match command {
+        QuarantineCommand::List(Lane { place, topic, remote, output }) => {
+            let command = Command::Quarantine { topic, remote };
+            let show = |out: &mut dyn io::Write, entries: &Vec<_>| show::quarantine(out, entries);
+            return tell(&place.region, command, &output, interrupt, show).await;
+        }
+        QuarantineCommand::Release(settled) => (settled, Settle::Release),
+        QuarantineCommand::Discard(settled) => (settled, Settle::Discard),
+    };
+    let Settled { lane: Lane { place, topic, remote, output }, position, rule } = settled;
+    let (ledger, entry) = (position.ledger.get(), position.entry.get());
+    let (run, consent) = (rule.run(), rule.consent());
+    let command = Command::Settle { topic, remote, ledger, entry, how, run, consent };
+    tell(&place.region, command, &output, interrupt, show::settled).await
 }
 
 /// Carries out a command that answers with one report, and shows it.

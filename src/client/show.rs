@@ -1,5 +1,6 @@
 //! Reports for people. JSON needs none of this.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use comfy_table::Table;
@@ -8,8 +9,8 @@ use serde_json::Value;
 
 use super::Found;
 use super::words::{
-    Changed, Internal, LedgerCheck, LedgerEnd, LedgerRecord, Link, Moved, Published, Quorums,
-    Replicated, Status,
+    Changed, Internal, InternalOrError, KeptEntry, LedgerCheck, LedgerEnd, LedgerRecord, Link,
+    Moved, Published, Quorums, Replicated, Retained, Settle, Settled, Status,
 };
 
 type Shown = io::Result<Found>;
@@ -106,6 +107,11 @@ pub(super) fn internal(_: &mut dyn Write, _: &Internal) -> Shown {
     Ok(Found::Healthy)
 }
 
+pub(super) fn all_internal(_: &mut dyn Write, all: &BTreeMap<String, InternalOrError>) -> Shown {
+    let bad = all.values().any(|one| matches!(one, InternalOrError::Unknown { .. }));
+    Ok(if bad { Found::Unhealthy } else { Found::Healthy })
+}
+
 pub(super) fn ledgers(out: &mut dyn Write, records: &Vec<LedgerRecord>) -> Shown {
     let mut table = table(&["ledger", "state", "entries", "bytes", "fragments", "belongs to"]);
     for record in records {
@@ -186,6 +192,40 @@ pub(super) fn moved(out: &mut dyn Write, report: &Moved) -> Shown {
         "{topic} to {remote}: {passed_over} entries {would}passed over, {sent_again} {would}sent again, \
          backlog {would}{backlog}"
     )?;
+    Ok(Found::Healthy)
+}
+
+pub(super) fn retained(out: &mut dyn Write, report: &Retained) -> Shown {
+    let Retained { topic, seconds, bytes, done, deleted_ledgers, deleted_entries } = report;
+    let time = seconds.map_or_else(|| "for ever".to_owned(), |time| format!("for {time} s"));
+    let bytes = bytes.map_or_else(String::new, |bytes| format!(", up to {bytes} bytes"));
+    let deleted = if *done { "deleted" } else { "would be deleted" };
+    writeln!(
+        out,
+        "{topic}: what every cursor has acknowledged stays {time}{bytes}; \
+         {deleted_entries} entries in {deleted_ledgers} ledgers {deleted}"
+    )?;
+    Ok(Found::Healthy)
+}
+
+pub(super) fn quarantine(out: &mut dyn Write, entries: &[KeptEntry]) -> Shown {
+    if entries.is_empty() {
+        writeln!(out, "nothing lies in quarantine")?;
+    }
+    entries
+        .iter()
+        .try_for_each(|KeptEntry { position, state }| writeln!(out, "{position} {state}"))?;
+    Ok(Found::Healthy)
+}
+
+pub(super) fn settled(out: &mut dyn Write, report: &Settled) -> Shown {
+    let Settled { topic, remote, position, how, done } = report;
+    let would = if *done { "" } else { "would be " };
+    let what = match how {
+        Settle::Release => "released, and is sent before anything else",
+        Settle::Discard => "given up, and is never sent",
+    };
+    writeln!(out, "{topic} to {remote}: {position} {would}{what}")?;
     Ok(Found::Healthy)
 }
 

@@ -16,7 +16,9 @@ use tokio::task::{JoinHandle, JoinSet};
 use super::lanes::Lanes;
 use super::line::{self, Broken, Duplex, Frame, Inbox, Outbox};
 use super::words::{Command, Holder, Purpose, Reply, Request, VERSION, Versioned};
-use super::{consume, ledgers, links, publish, receive, replicate, socket, topics};
+use super::{
+    consume, ledgers, links, publish, quarantine, receive, replicate, socket, topics, words,
+};
 use crate::exit::{Exit, Failure, say};
 
 /// A region that this process holds, and serves on its socket.
@@ -83,7 +85,8 @@ pub(crate) async fn holder(stream: UnixStream) -> Result<Option<Holder>, Failure
             serde_json::from_value(holder).map(Some).map_err(Failure::failed)
         }
         Ok(Ok(Some(Err(failure)))) => Err(failure),
-        Ok(Ok(None) | Err(_)) => Ok(None),
+        Ok(Ok(None) | Err(Broken::Connection(_))) => Ok(None),
+        Ok(Err(broken)) => Err(Failure::new(Exit::Unreachable, broken)),
         Err(_) => Err(line::silent()),
     }
 }
@@ -229,6 +232,7 @@ impl Host {
             Command::StatsInternal { topic } => {
                 told(looked(inbox, topics::internal(self, topic)).await?)
             }
+            Command::AllStatsInternal => told(looked(inbox, topics::all_internal(self)).await?),
             Command::Ledgers => told(looked(inbox, ledgers::list(self)).await?),
             Command::LedgerRecord { ledger } => told(ledgers::record(self, ledger).await?),
             Command::LedgerEntries { ledger, first, last } => {
@@ -245,6 +249,18 @@ impl Host {
             }
             Command::Topics => told(self.region.topics().await.map_err(Failure::failed)?),
             Command::TrimTopic { topic } => told(topics::trim(self, topic).await?),
+            Command::Retention { topic, seconds, bytes, run, consent } => {
+                let change = topics::Retain { seconds, bytes };
+                told(topics::retain(self, topic, change, run, consent).await?)
+            }
+            Command::Quarantine { topic, remote } => {
+                told(quarantine::list(self, topic, remote).await?)
+            }
+            Command::Settle { topic, remote, ledger, entry, how, run, consent } => {
+                let position = words::position(ledger, entry);
+                let what = quarantine::What { topic, remote, position, how };
+                told(quarantine::settle(self, what, run, consent).await?)
+            }
             Command::TerminateTopic { topic, consent } => {
                 told(topics::terminate(self, topic, consent).await?)
             }
@@ -304,4 +320,4 @@ async fn accept(listener: UnixListener, host: std::sync::Weak<Host>) {
 const SERVED: Duration = Duration::from_secs(15);
 /// How long a region may be held by a process that does not serve it yet or no more.
 const PATIENCE: Duration = Duration::from_secs(3);
-const PAUSE: Duration = Duration::from_millis(20);
+pub(super) const PAUSE: Duration = Duration::from_millis(20);

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use futures::future::join_all;
 use georepl::cursor::{ManagedCursor, ManagedLedger, Offset, Position, StartAt};
 use georepl::replicator::{Change, EmbeddedTopic, Incarnation, Replicator, Wake, Why};
 
@@ -24,24 +25,24 @@ const CURSOR_PREFIX: &str = "pulsar.repl.";
 
 /// Why each of these topics, or all, does not get on to its remotes.
 pub(super) async fn why(host: &Arc<Host>, topics: Vec<String>) -> Result<Vec<Link>, Failure> {
+    let topics = chosen(host, topics).await?;
+    Ok(of_each(topics, |name| links(host, name)).await.into_iter().flatten().collect())
+}
+
+async fn links(host: &Host, name: String) -> Vec<Link> {
+    let topic = match host.topic(&name).await {
+        Ok(topic) => topic,
+        Err(failure) => return vec![unknown(name, None, failure)],
+    };
     let mut links = Vec::new();
-    for name in chosen(host, topics).await? {
-        let topic = match host.topic(&name).await {
-            Ok(topic) => topic,
-            Err(failure) => {
-                links.push(unknown(name, None, failure));
-                continue;
-            }
-        };
-        for cursor in topic.ledger().cursors() {
-            if let Some(remote) = remote_of(&cursor) {
-                let link = link(host, &topic, remote).await;
-                let failed = |failure| unknown(name.clone(), Some(remote.to_owned()), failure);
-                links.push(link.unwrap_or_else(failed));
-            }
+    for cursor in topic.ledger().cursors() {
+        if let Some(remote) = remote_of(&cursor) {
+            let link = link(host, &topic, remote).await;
+            let failed = |failure| unknown(name.clone(), Some(remote.to_owned()), failure);
+            links.push(link.unwrap_or_else(failed));
         }
     }
-    Ok(links)
+    links
 }
 
 /// What cannot be told, and why. The others are told all the same.
@@ -64,6 +65,26 @@ pub(super) async fn chosen(host: &Host, topics: Vec<String>) -> Result<Vec<Strin
         false => Ok(topics),
     }
 }
+
+/// Asks something of each topic, in their order. Some are asked at once: those that have to be opened share the syncs
+/// of the disk.
+pub(super) async fn of_each<F: Future>(
+    topics: Vec<String>,
+    ask: impl Fn(String) -> F,
+) -> Vec<F::Output> {
+    let mut told = Vec::with_capacity(topics.len());
+    let mut topics = topics.into_iter();
+    loop {
+        let some: Vec<_> = topics.by_ref().take(AT_ONCE).map(&ask).collect();
+        if some.is_empty() {
+            return told;
+        }
+        told.extend(join_all(some).await);
+    }
+}
+
+/// Topics that are asked at once.
+const AT_ONCE: usize = 32;
 
 async fn link(host: &Host, topic: &EmbeddedTopic, remote: &str) -> Result<Link, Failure> {
     let name = topic.ledger().name().to_owned();

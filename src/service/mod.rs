@@ -10,6 +10,7 @@ mod ledgers;
 pub(crate) mod line;
 mod links;
 mod publish;
+mod quarantine;
 mod receive;
 mod replicate;
 mod socket;

@@ -15,7 +15,7 @@ use georepl::{Absent, Region};
 use tokio::net::UnixStream;
 use tokio::sync::Mutex;
 
-use super::host::{Attached, Host, attach, holder};
+use super::host::{Attached, Host, PAUSE, attach, holder};
 use super::receive;
 use super::words::Purpose;
 use crate::exit::{Exit, Failure};
@@ -54,6 +54,7 @@ impl Target {
                     if let Some(holder) = holder(stream).await? {
                         break (holder.region, None);
                     }
+                    tokio::time::sleep(PAUSE).await;
                 }
             }
         };

@@ -1,13 +1,18 @@
 //! The state of a region and its topics, and what ends a topic.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
-use georepl::cursor::{ManagedCursor, ManagedLedger, StartAt};
+use georepl::cursor::{Expired, ManagedCursor, ManagedLedger, StartAt};
 use georepl::storage::bookie_rules::Mode;
 
 use super::Host;
-use super::links::{chosen, remote_of};
-use super::words::{BookieStatus, Changed, Consent, CursorStatus, Internal, Status, TopicStatus};
+use super::links::{chosen, of_each, remote_of};
+use super::words::{
+    BookieStatus, Bound, Changed, Consent, CursorStatus, Internal, InternalOrError, Retained, Run,
+    Status, TopicStatus,
+};
 use crate::exit::{Exit, Failure};
 
 /// How the region is, and these topics, or all.
@@ -32,10 +37,8 @@ pub(super) async fn status(host: &Arc<Host>, topics: Vec<String>) -> Result<Stat
     });
     let mut bookies: Vec<_> = serving.into_iter().chain(missing).collect();
     bookies.sort_by(|a, b| a.bookie.cmp(&b.bookie));
-    let mut statuses = Vec::new();
-    for topic in chosen(host, topics).await? {
-        statuses.push(topic_status(host, topic).await);
-    }
+    let topics = chosen(host, topics).await?;
+    let statuses = of_each(topics, |name| topic_status(host, name)).await;
     let healthy = bookies.iter().all(|bookie| bookie.state == "writable")
         && statuses.iter().all(|topic| HEALTHY.contains(&topic.state.as_str()))
         && statuses.iter().flat_map(|topic| &topic.cursors).all(|cursor| cursor.reason.is_none());
@@ -95,6 +98,18 @@ pub(super) async fn internal(host: &Arc<Host>, name: String) -> Result<Internal,
     Ok(topic.ledger().internal_stats())
 }
 
+/// The state of all topics.
+pub(super) async fn all_internal(
+    host: &Arc<Host>,
+) -> Result<BTreeMap<String, InternalOrError>, Failure> {
+    let topics = chosen(host, Vec::new()).await?;
+    let states = of_each(topics, async |name: String| match internal(host, name.clone()).await {
+        Ok(state) => (name, InternalOrError::Known(Box::new(state))),
+        Err(Failure { message, .. }) => (name, InternalOrError::Unknown { error: message }),
+    });
+    Ok(states.await.into_iter().collect())
+}
+
 async fn open_cursors(ledger: &ManagedLedger) -> Result<Vec<Arc<ManagedCursor>>, Failure> {
     let mut cursors = Vec::new();
     for cursor in ledger.cursors() {
@@ -109,6 +124,46 @@ pub(super) async fn trim(host: &Arc<Host>, name: String) -> Result<Changed, Fail
     let topic = host.topic(&name).await?;
     let ledgers = topic.ledger().trim().await.map_err(Failure::failed)?;
     Ok(Changed { topic: name, what: format!("deleted {ledgers} ledgers that nobody needs") })
+}
+
+/// What is to change about the retention of a topic.
+pub(super) struct Retain {
+    pub(super) seconds: Option<Bound>,
+    pub(super) bytes: Option<Bound>,
+}
+
+/// Sets for how long a topic keeps what every cursor has acknowledged, or says it, or what it would mean.
+pub(super) async fn retain(
+    host: &Arc<Host>,
+    name: String,
+    Retain { seconds, bytes }: Retain,
+    run: Run,
+    consent: Consent,
+) -> Result<Retained, Failure> {
+    let topic = host.topic(&name).await?;
+    let mut retention = topic.ledger().retention();
+    if let Some(seconds) = seconds {
+        retention.time = seconds.limit().map(Duration::from_secs);
+    }
+    if let Some(bytes) = bytes {
+        retention.bytes = bytes.limit();
+    }
+    let Expired { ledgers, entries } = topic.ledger().expired(&retention);
+    let done = run == Run::Real && (seconds.is_some() || bytes.is_some());
+    if done {
+        if entries > 0 {
+            guard(consent, || format!("{entries} entries of {name} would be deleted"))?;
+        }
+        host.region.set_retention(&topic, retention).await.map_err(Failure::failed)?;
+    }
+    Ok(Retained {
+        topic: name,
+        seconds: retention.time.map(|time| time.as_secs()),
+        bytes: retention.bytes,
+        done,
+        deleted_ledgers: ledgers,
+        deleted_entries: entries,
+    })
 }
 
 /// Ends a topic for ever.

@@ -65,6 +65,7 @@ pub(crate) enum Command {
     StatsInternal {
         topic: String,
     },
+    AllStatsInternal,
     Ledgers,
     LedgerRecord {
         ledger: u64,
@@ -92,6 +93,27 @@ pub(crate) enum Command {
     Topics,
     TrimTopic {
         topic: String,
+    },
+    Retention {
+        topic: String,
+        /// What to change.
+        seconds: Option<Bound>,
+        bytes: Option<Bound>,
+        run: Run,
+        consent: Consent,
+    },
+    Quarantine {
+        topic: String,
+        remote: String,
+    },
+    Settle {
+        topic: String,
+        remote: String,
+        ledger: u64,
+        entry: u64,
+        how: Settle,
+        run: Run,
+        consent: Consent,
     },
     TerminateTopic {
         topic: String,
@@ -146,6 +168,24 @@ pub(crate) enum Move {
     Seek(Start),
     Skip(u64),
     Clear,
+}
+
+/// A bound of what is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Bound {
+    None,
+    AtMost(u64),
+}
+
+/// What becomes of an entry that lies in quarantine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Settle {
+    /// It is sent before anything else.
+    Release,
+    /// It is never sent.
+    Discard,
 }
 
 /// What a process holds a region for.
@@ -272,6 +312,14 @@ pub(crate) struct Link {
 /// The state of a topic, in Pulsar's words.
 pub(crate) type Internal = ManagedLedgerInternalStats;
 
+/// One of many, of which some may fail.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum InternalOrError {
+    Known(Box<Internal>),
+    Unknown { error: String },
+}
+
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct LedgerRecord {
     pub(crate) ledger: u64,
@@ -330,6 +378,39 @@ pub(crate) struct Moved {
     pub(crate) backlog: u64,
 }
 
+/// For how long a topic keeps what every cursor has acknowledged.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Retained {
+    pub(crate) topic: String,
+    /// None without a bound.
+    pub(crate) seconds: Option<u64>,
+    /// None without a bound.
+    pub(crate) bytes: Option<u64>,
+    /// Whether it was changed.
+    pub(crate) done: bool,
+    /// What was deleted with it, or would be.
+    pub(crate) deleted_ledgers: u64,
+    pub(crate) deleted_entries: u64,
+}
+
+/// An entry that was passed over.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct KeptEntry {
+    pub(crate) position: String,
+    /// `quarantined`, or `released` when it is to be sent.
+    pub(crate) state: String,
+}
+
+/// What became of an entry in quarantine, or would.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Settled {
+    pub(crate) topic: String,
+    pub(crate) remote: String,
+    pub(crate) position: String,
+    pub(crate) how: Settle,
+    pub(crate) done: bool,
+}
+
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Changed {
     pub(crate) topic: String,
@@ -364,6 +445,15 @@ impl Published {
                 "{messages} lines are in the topic and durable, the last at {last}, and some behind them may be; \
                  see georepl consume --from {last} before going on with line {next}"
             ),
+        }
+    }
+}
+
+impl Bound {
+    pub(crate) fn limit(self) -> Option<u64> {
+        match self {
+            Self::None => None,
+            Self::AtMost(limit) => Some(limit),
         }
     }
 }
