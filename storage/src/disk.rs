@@ -2,7 +2,9 @@
 //! replace.
 
 mod database;
+mod error;
 mod queue;
+mod watched;
 
 use std::fmt;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -11,8 +13,9 @@ use std::path::PathBuf;
 use redb::backends::FileBackend;
 use redb::{DatabaseError, StorageBackend};
 
-pub(crate) use database::{Changed, DatabaseFile, FileError, FileSpec};
-pub use database::{OpenFileError, Remedy};
+pub(crate) use database::{Changed, DatabaseFile, FileSpec};
+pub(crate) use error::FileError;
+pub use error::{OpenFileError, Remedy};
 pub(crate) use queue::{Door, Patience, Refused, WorkQueue};
 
 /// Where database files are. The seam that tests put a disk with faults into.

@@ -1,8 +1,6 @@
 //! One database file: opened and judged, changed in durable commits, and what becomes of it when its disk fails.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::io::{self, ErrorKind};
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -12,24 +10,19 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use redb::{
-    Builder, Database, ReadTransaction, ReadableDatabase, ReadableTable, StorageBackend,
-    TableDefinition, TableError, WriteTransaction,
+    Builder, Database, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition,
+    TableError, WriteTransaction,
 };
 
+use super::error::{FORMAT, FileError, OpenFileError, Remedy, refusal};
+use super::watched::{AFTER_A_FAILED_SYNC, Watch, WatchedFile, prepare};
 use super::{Disk, Presence};
-
-/// The version of what is stored in the files. Another one is refused by name.
-const FORMAT: &str = "2";
 
 /// What a file says of itself: `format`, `owner`, and what its owner adds.
 const META: TableDefinition<'_, &str, &str> = TableDefinition::new("meta");
 
 /// How long a file that could not be opened again is left alone before the next attempt.
 const REOPEN_PAUSE: Duration = Duration::from_secs(1);
-
-/// What is said after a sync that failed.
-const AFTER_A_FAILED_SYNC: &str = "a sync failed, so the system may show what the disk does not have; \
-    restart the machine, or mount the file system anew, before the file is opened again";
 
 /// What a file should be.
 #[derive(Clone, Debug)]
@@ -46,94 +39,6 @@ pub(crate) struct FileSpec {
     pub(crate) create: fn(&WriteTransaction) -> Result<(), redb::Error>,
     /// Opens its tables, to see that they are there.
     pub(crate) check: fn(&ReadTransaction) -> Result<(), redb::Error>,
-}
-
-/// What to do about a damaged file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Remedy {
-    /// Begin without it: what it held has other replicas.
-    Replicas,
-    /// Restore a copy: there is nothing else to take its content from.
-    Copy,
-}
-
-impl fmt::Display for Remedy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Replicas => {
-                "move it away, and what it held is taken from its other replicas, if there are any"
-            }
-            Self::Copy => {
-                "restore it from a copy, and keep the damaged one; without it no ledger is found"
-            }
-        })
-    }
-}
-
-/// Why a database file cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum OpenFileError {
-    /// Somebody else has it open.
-    #[error("{} is in use by another process; stop that one first", .file.display())]
-    InUse {
-        /// The file.
-        file: PathBuf,
-    },
-    /// It is not, or is no longer, what was written.
-    #[error("{} is damaged ({reason}); {remedy}", .file.display())]
-    Damaged {
-        /// The file.
-        file: PathBuf,
-        /// What is wrong with it.
-        reason: String,
-        /// What to do about it.
-        remedy: Remedy,
-    },
-    /// It was written by a version of this program with another format.
-    #[error("{} has format {found}, this version reads format {FORMAT}; use the version that wrote it", .file.display())]
-    OtherFormat {
-        /// The file.
-        file: PathBuf,
-        /// The format it says it has.
-        found: String,
-    },
-    /// It belongs to somebody else.
-    #[error("{} belongs to {found}, not to {expected}; it was renamed or copied here", .file.display())]
-    OtherOwner {
-        /// The file.
-        file: PathBuf,
-        /// Whose it is.
-        found: String,
-        /// Whose it should be.
-        expected: String,
-    },
-    /// The disk failed or refused.
-    #[error("{} cannot be opened: {reason}", .file.display())]
-    Disk {
-        /// The file.
-        file: PathBuf,
-        /// The disk's error.
-        reason: String,
-    },
-    /// The system has no thread for it.
-    #[error("{} was opened, but there is no thread to serve it: {reason}", .file.display())]
-    NoThread {
-        /// The file.
-        file: PathBuf,
-        /// The system's error.
-        reason: String,
-    },
-}
-
-/// Why a file could not be read or changed. A change may have been made all the same.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum FileError {
-    /// There is no space left. The file can still be read, and changed if there is space for it.
-    #[error("there is no space left for {}", .file.display())]
-    Full { file: PathBuf },
-    /// Anything else.
-    #[error("{} failed: {reason}", .file.display())]
-    Failed { file: PathBuf, reason: String },
 }
 
 /// Whether a turn has changed something that must be durable before it is answered.
@@ -177,14 +82,6 @@ enum Access {
 
 /// The rows of [`META`].
 type Meta = BTreeMap<String, String>;
-
-/// What the disk said to the database, and the limit the database is held to.
-#[derive(Debug)]
-struct Watch {
-    bytes_max: AtomicU64,
-    full: AtomicBool,
-    sync_failed: AtomicBool,
-}
 
 impl DatabaseFile {
     /// Opens the file, or makes a new one of an empty one. One that was not closed has the last commit that was made.
@@ -410,28 +307,6 @@ fn open_database(
     Ok((database, meta))
 }
 
-/// What an error of the database means for who opens a file.
-fn refusal(file: PathBuf, remedy: Remedy, error: redb::Error) -> OpenFileError {
-    let reason = match error {
-        redb::Error::DatabaseAlreadyOpen => return OpenFileError::InUse { file },
-        redb::Error::UpgradeRequired(version) => {
-            return OpenFileError::OtherFormat { file, found: format!("{version} of redb") };
-        }
-        // The database's own word for a file that it did not write.
-        redb::Error::Io(error) if error.kind() == ErrorKind::InvalidData => {
-            "it is no database".into()
-        }
-        redb::Error::Io(error) if error.kind() == ErrorKind::UnexpectedEof => {
-            "it was cut short".into()
-        }
-        redb::Error::Io(error) => {
-            return OpenFileError::Disk { file, reason: error.to_string() };
-        }
-        error => error.to_string(),
-    };
-    OpenFileError::Damaged { file, reason, remedy }
-}
-
 /// Reads what the file says of itself; a new one is made the owner's, with its tables.
 fn identity(database: &Database, spec: &FileSpec, presence: Presence) -> Result<Meta, redb::Error> {
     let transaction = database.begin_read()?;
@@ -464,42 +339,6 @@ fn identity(database: &Database, spec: &FileSpec, presence: Presence) -> Result<
     Ok(rows.map(|(name, value)| (name.to_owned(), value.to_owned())).into())
 }
 
-/// Makes sure that what is read of the file is on the disk, and that an empty one is only taken for a new one.
-fn prepare(file: &WatchedFile, presence: Presence) -> io::Result<()> {
-    if file.len()? > 0 {
-        // Another process may have died with changes that the system has not written, or could not write.
-        file.sync_data().map_err(|error| {
-            io::Error::other(format!("it cannot be synced ({error}): {AFTER_A_FAILED_SYNC}"))
-        })?;
-    }
-    match presence {
-        Presence::MayBeNew => clear_unfinished(file),
-        Presence::MustExist if file.len()? == 0 => Err(ErrorKind::UnexpectedEof.into()),
-        Presence::MustExist => Ok(()),
-    }
-}
-
-/// Empties a file that a crash left before it had become a database: it has a length but, except for the first page,
-/// holds nothing, and its first bytes, which are written last, are missing.
-fn clear_unfinished(file: &WatchedFile) -> io::Result<()> {
-    const PAGE_BYTES: usize = 4096;
-    const MAGIC_BYTES: usize = 9;
-    let length = file.len()?;
-    let mut page = [0; PAGE_BYTES];
-    let mut offset = 0;
-    while offset < length {
-        let bytes =
-            usize::try_from(length - offset).map_or(PAGE_BYTES, |left| left.min(PAGE_BYTES));
-        file.read(offset, &mut page[..bytes])?;
-        let looked_at = if offset == 0 { bytes.min(MAGIC_BYTES) } else { bytes };
-        if page[..looked_at].iter().any(|byte| *byte != 0) {
-            return Ok(());
-        }
-        offset += bytes as u64;
-    }
-    if length > 0 { file.set_len(0) } else { Ok(()) }
-}
-
 /// Runs what the database does. A damaged file can make it panic; that is an error of the file, not of this program.
 fn guarded<R>(run: impl FnOnce() -> Result<R, redb::Error>) -> Result<R, redb::Error> {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
@@ -508,56 +347,4 @@ fn guarded<R>(run: impl FnOnce() -> Result<R, redb::Error>) -> Result<R, redb::E
         let text = text.unwrap_or("the database gave up");
         Err(redb::Error::Corrupted(text.into()))
     })
-}
-
-/// A file of the disk that keeps a watch and a limit.
-#[derive(Debug)]
-struct WatchedFile {
-    backend: Box<dyn StorageBackend>,
-    watch: Arc<Watch>,
-}
-
-impl WatchedFile {
-    fn watched<R>(&self, result: io::Result<R>) -> io::Result<R> {
-        // No more space, or no more for this user, or in a file of this process.
-        let full = [ErrorKind::StorageFull, ErrorKind::QuotaExceeded, ErrorKind::FileTooLarge];
-        if result.as_ref().is_err_and(|error| full.contains(&error.kind())) {
-            self.watch.full.store(true, Ordering::Relaxed);
-        }
-        result
-    }
-}
-
-impl StorageBackend for WatchedFile {
-    fn len(&self) -> io::Result<u64> {
-        self.backend.len()
-    }
-
-    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.backend.read(offset, out)
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        // Not limited: what is not written takes no space.
-        self.watched(self.backend.set_len(len))
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        let result = self.backend.sync_data();
-        if result.is_err() {
-            self.watch.sync_failed.store(true, Ordering::Relaxed);
-        }
-        self.watched(result)
-    }
-
-    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        if offset + data.len() as u64 > self.watch.bytes_max.load(Ordering::Relaxed) {
-            return self.watched(Err(ErrorKind::StorageFull.into()));
-        }
-        self.watched(self.backend.write(offset, data))
-    }
-
-    fn close(&self) -> io::Result<()> {
-        self.backend.close()
-    }
 }
