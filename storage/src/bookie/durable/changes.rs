@@ -5,8 +5,9 @@ use std::fmt;
 
 use tokio::sync::oneshot;
 
+use super::ANSWER_BYTES_MAX;
+use super::serving::{Ask, Bookie, Standing, Stop};
 use super::tables::{self, Snapshot, Turn};
-use super::{ANSWER_BYTES_MAX, Ask, Bookie, Standing, Stop};
 use crate::bookie::lac_waits::{LacWait, LacWaits};
 use crate::bookie::rules::Mode;
 use crate::disk::{Door, FileError, Patience};

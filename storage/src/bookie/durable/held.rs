@@ -17,7 +17,7 @@ use std::collections::btree_map;
 
 use redb::{ReadableTable, Table, TableDefinition};
 
-use super::Stop;
+use super::serving::Stop;
 use crate::id::{EntryId, LedgerId};
 use crate::transport::BookieError;
 

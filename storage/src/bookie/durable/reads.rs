@@ -1,7 +1,8 @@
 //! The thread that reads.
 
+use super::ANSWER_BYTES_MAX;
+use super::serving::{Ask, Bookie, Stop};
 use super::tables::Snapshot;
-use super::{ANSWER_BYTES_MAX, Ask, Bookie, Stop};
 use crate::disk::{Door, Patience};
 use crate::transport::{BookieError, ResponseBody};
 

@@ -29,8 +29,8 @@ use redb::{
     ReadOnlyTable, ReadTransaction, ReadableTable, Table, TableDefinition, WriteTransaction,
 };
 
-use super::Stop;
 use super::held::{self, Given, HELD, Row};
+use super::serving::Stop;
 use crate::bookie::rules::{self, Fence, LedgerRecord, Mode, RecordChange};
 use crate::disk::Changed;
 use crate::entry::{Entry, MasterKey};

@@ -7,10 +7,17 @@ mod failures;
 mod opening;
 mod throughput;
 
+use parking_lot::Mutex;
+
+use super::serving::Stop;
 use super::*;
 use crate::bookie::conformance::{Kind, b1, conformance};
+use crate::bookie::rules::Mode;
+use crate::disk::DatabaseFile;
 use crate::fault::CrashDisk;
 use crate::metadata::MemoryMetadataStore;
+use crate::registry::RegisteredBookie;
+use crate::transport::{RequestBody, RequestId, ResponseBody};
 
 conformance!(Durable::new().await);
 
