@@ -114,6 +114,16 @@ impl SilentStore {
         self.released.notify_one();
     }
 
+    /// Answers the next change after all, if it has not come.
+    pub(crate) fn answer(&self) {
+        *self.silence.lock() = None;
+    }
+
+    /// Whether a change was put off.
+    pub(crate) fn is_late(&self) -> bool {
+        self.late.lock().is_some()
+    }
+
     /// Refuses deletions, or no more.
     pub(crate) fn refuse_deletes(&self, refuse: bool) {
         self.refuses_deletes.store(refuse, Ordering::Relaxed);

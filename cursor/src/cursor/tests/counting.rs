@@ -1,11 +1,12 @@
 //! The backlog is what would be delivered, whatever was done and whoever crashed.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-use super::topic::config;
+use super::topic::{TOPIC, config};
 use super::*;
 use crate::managed_ledger::Retention;
 
@@ -18,11 +19,16 @@ enum Step {
     Accept(Index),
     /// As `MarkDelete`, while no bookie can be reached.
     MarkDeleteWithoutBookies(Index),
+    /// As that, and the metadata store does not answer for the record.
+    MarkDeleteUnanswered(Index, Silence),
     Skip(u64),
     Clear,
     Seek(Index),
     Reset(Index),
     Trim,
+    /// As `MarkDelete`, and the metadata store does not answer for the record of the topic from which ledgers are deleted
+    /// then. That may land when the owner has crashed.
+    TrimUnanswered(Index),
     /// The cursor alone.
     CloseCursor,
     /// The topic and its cursor, one after the other.
@@ -39,11 +45,14 @@ fn step() -> impl Strategy<Value = Step> {
         4 => prop::collection::vec(at(), 1..4).prop_map(Step::Delete),
         3 => at().prop_map(Step::Accept),
         1 => at().prop_map(Step::MarkDeleteWithoutBookies),
+        1 => at().prop_map(|at| Step::MarkDeleteUnanswered(at, Silence::Made)),
+        1 => at().prop_map(|at| Step::MarkDeleteUnanswered(at, Silence::Late)),
         1 => (0..5_u64).prop_map(Step::Skip),
         1 => Just(Step::Clear),
         2 => at().prop_map(Step::Seek),
         2 => at().prop_map(Step::Reset),
-        2 => Just(Step::Trim),
+        1 => Just(Step::Trim),
+        2 => at().prop_map(Step::TrimUnanswered),
         1 => Just(Step::CloseCursor),
         2 => Just(Step::Close),
         3 => Just(Step::Crash),
@@ -85,11 +94,11 @@ impl World {
         match step {
             Step::Append(_) => unreachable!("it was taken before"),
             Step::MarkDelete(at) => self.mark_delete(*at.get(&self.appended)).await,
-            Step::MarkDeleteWithoutBookies(at) => {
-                let bookies = self.region.bookies.clone();
-                bookies.iter().for_each(|bookie| self.region.memory.down(bookie));
-                self.mark_delete(*at.get(&self.appended)).await;
-                bookies.iter().for_each(|bookie| self.region.memory.up(bookie));
+            Step::MarkDeleteWithoutBookies(at) => self.mark_delete_without_bookies(at).await,
+            Step::MarkDeleteUnanswered(at, silence) => {
+                self.region.store.keep_silent(&self.cursor.key, *silence);
+                self.mark_delete_without_bookies(at).await;
+                self.region.store.answer();
             }
             Step::Delete(list) => {
                 let list: Vec<_> = list.iter().map(|at| *at.get(&self.appended)).collect();
@@ -118,6 +127,15 @@ impl World {
                 self.durable();
             }
             Step::Trim => drop(self.topic.trim().await.unwrap()),
+            Step::TrimUnanswered(at) => {
+                // A rollover may be under way: its record is answered for.
+                others_run().await;
+                self.region.store.keep_silent(TOPIC, Silence::Late);
+                self.mark_delete(*at.get(&self.appended)).await;
+                // Longer than the store is waited for.
+                tokio::time::sleep(Duration::from_secs(11)).await;
+                self.region.store.answer();
+            }
             Step::CloseCursor => {
                 self.cursor.close().await.unwrap();
                 self.cursor = cursor(&self.topic).await;
@@ -129,6 +147,10 @@ impl World {
                 self.durable();
             }
             Step::Crash => {
+                if self.region.store.is_late() {
+                    // Unless another was written since.
+                    let _ = self.region.store.make_late().await;
+                }
                 self.reopen().await;
                 let found: BTreeSet<_> = self.rest().await.into_iter().collect();
                 assert!(found.is_superset(&self.left), "nothing was acknowledged by itself");
@@ -147,11 +169,20 @@ impl World {
             Err(MarkDeleteError::Refused(MarkDeleteRefused::Backwards { .. })) => {
                 assert!(!self.left.contains(&at));
             }
+            // It is made all the same.
+            Err(MarkDeleteError::NotStored(_)) => {}
             Err(error) => panic!("{error}"),
         }
         self.left.retain(|left| *left > at);
         self.cursor.persist().await.unwrap();
         self.durable();
+    }
+
+    async fn mark_delete_without_bookies(&mut self, at: &Index) {
+        let bookies = self.region.bookies.clone();
+        bookies.iter().for_each(|bookie| self.region.memory.down(bookie));
+        self.mark_delete(*at.get(&self.appended)).await;
+        bookies.iter().for_each(|bookie| self.region.memory.up(bookie));
     }
 
     async fn skip(&mut self, entries: u64) {
@@ -199,7 +230,7 @@ impl World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(100))]
     #[test]
     fn backlog_is_what_would_be_delivered_whatever_was_done(
         steps in prop::collection::vec(step(), 1..24)
