@@ -38,7 +38,8 @@ impl Region {
         let registry = Arc::new(MemoryBookieRegistry::new(bookies.clone()));
         let config = ClientConfig::default();
         let ledger_store = Arc::new(FaultStore::new(store.clone()));
-        let client = LedgerClient::new(faults.clone(), ledger_store.clone(), registry.clone(), config);
+        let client =
+            LedgerClient::new(faults.clone(), ledger_store.clone(), registry.clone(), config);
         Self { bookies, memory, faults, store, ledger_store, registry, client }
     }
 

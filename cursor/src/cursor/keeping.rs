@@ -6,7 +6,7 @@ use std::time::Duration;
 use georepl_storage::MetadataError;
 
 use super::{ManagedCursor, State};
-use crate::managed_ledger::Registered;
+use crate::managed_ledger::{ChangeError, Refusal, Registered};
 use crate::position::{Offset, Place};
 use crate::progress::{KEPT_MAX, Progress};
 use crate::records::Snapshot;
@@ -235,9 +235,10 @@ impl ManagedCursor {
                 let mut snapshots = snapshots.lock().await;
                 let mut taken = self.capture();
                 let state = std::mem::take(&mut taken.state);
-                let stored = match taken.closed {
-                    true => snapshots.fold(state).await,
-                    false => snapshots.write(state).await,
+                let stored = match self.rule_out_deletion(&taken).await {
+                    Err(error) => Err(error),
+                    Ok(()) if taken.closed => snapshots.fold(state).await,
+                    Ok(()) => snapshots.write(state).await,
                 };
                 (taken, stored)
             };
@@ -264,6 +265,24 @@ impl ManagedCursor {
                 return;
             }
         }
+    }
+
+    /// A cursor that goes back must not be told that this is durable while a deletion of what it goes back to may still
+    /// land: the next owner would find nothing there.
+    async fn rule_out_deletion(&self, taken: &Captured) -> Result<(), PersistError> {
+        let goes_back = taken.floor < self.stored.borrow().floor;
+        if !goes_back {
+            return Ok(());
+        }
+        let cursor = || self.name.clone();
+        self.ledger.decide_deletion().await.map_err(|error| match error {
+            ChangeError::Refused(Refusal::Fenced { .. } | Refusal::Lost { .. }) => {
+                PersistError::Fenced { cursor: cursor() }
+            }
+            other => {
+                PersistError::Unavailable { cursor: cursor(), reason: other.to_string().into() }
+            }
+        })
     }
 
     /// The first entry that must stay in the topic for it, by what is stored and by what is not yet.

@@ -6,7 +6,6 @@ use super::keeping::{ACKED_RANGES_MAX, Holes};
 use super::{ManagedCursor, StartAt};
 use crate::chain::Chain;
 use crate::machine::{MarkDeleteRefused, Rewound};
-use crate::managed_ledger::ChangeError;
 use crate::position::{Offset, Place, Position};
 use crate::progress::Progress;
 use crate::snapshots::PersistError;
@@ -20,9 +19,6 @@ pub enum MarkDeleteError {
     /// The cursor refused. Nothing changed.
     #[error(transparent)]
     Refused(#[from] MarkDeleteRefused),
-    /// Whether the topic still has what lies there could not be decided. Nothing changed.
-    #[error(transparent)]
-    Topic(#[from] ChangeError),
     /// It is acknowledged in memory, and will be stored if that says so.
     #[error(transparent)]
     NotStored(#[from] PersistError),
@@ -41,7 +37,6 @@ impl MarkDeleteError {
         match self {
             Self::NoSuchEntry(_) => Advice::GiveUp,
             Self::Refused(refused) => refused.advice(),
-            Self::Topic(error) => error.advice(),
             Self::NotStored(error) => error.advice(),
             Self::TooManyHoles => Advice::Retry,
         }
@@ -171,9 +166,6 @@ impl ManagedCursor {
         let rewound = {
             // What it goes back to must not be deleted before that is stored.
             let _opening = self.ledger.opening().await;
-            if self.snapshots.is_some() {
-                self.ledger.decide_deletion().await?;
-            }
             let rewound = self.change(|state| {
                 let mut changed = state.machine.progress().clone();
                 progress(&mut changed);

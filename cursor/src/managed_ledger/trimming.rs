@@ -245,9 +245,9 @@ impl ManagedLedger {
             .unwrap_or_else(|_| Err(self.0.write_failed("its runtime was shut down").into()))
     }
 
-    /// Rules out that a deletion lands late which the store did not answer for. A cursor may begin where it deletes, or
-    /// go back there, only after this and while [`ManagedLedger::opening`] is held: else the next owner would find that
-    /// place deleted.
+    /// Rules out that a deletion lands late which the store did not answer for. Only then may a cursor durably begin where
+    /// it deletes, or go back there: else the next owner would find that place deleted. That no later deletion begins
+    /// meanwhile is for the caller to see to.
     pub(crate) async fn decide_deletion(&self) -> Result<(), ChangeError> {
         let inner = &self.0;
         let mut record = inner.record.lock().await;

@@ -172,6 +172,26 @@ async fn deletion_that_lands_late_takes_nothing_from_a_cursor_that_begins_or_goe
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn reset_is_not_durable_while_a_deletion_of_what_it_goes_back_to_may_land() {
+    let region = Region::new();
+    let (topic, _) = ten_of_thirteen_to_go(&region).await;
+    let cursor = ManagedCursor::open(&topic, "c", StartAt::Latest).await.unwrap();
+    region.store.keep_silent(TOPIC, Silence::Late);
+    topic.trim().await.unwrap_err();
+    region.store.refuse(Some(TOPIC));
+    let error = cursor.reset(StartAt::Earliest, |_| ()).await.unwrap_err();
+    assert!(matches!(error, MarkDeleteError::NotStored(_)), "{error}");
+    assert_eq!(error.advice(), Advice::Retry);
+    assert_eq!(cursor.persisted_mark_delete_offset(), Offset::new(13));
+    region.store.refuse(None);
+    cursor.persist().await.unwrap();
+    assert_eq!(cursor.persisted_mark_delete_offset(), Offset::ZERO);
+    assert!(region.store.make_late().await.is_err());
+    drop((topic, cursor));
+    assert_eq!(super::cursor(&region.topic().await).await.backlog(), 13);
+}
+
 #[tokio::test]
 async fn owner_that_was_replaced_deletes_nothing() {
     let region = Region::new();
