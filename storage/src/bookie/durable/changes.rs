@@ -14,7 +14,7 @@ use crate::disk::{Door, FileError, Patience};
 use crate::id::{EntryId, LedgerId};
 use crate::transport::{BookieError, RequestBody, ResponseBody};
 
-/// How many entries are deleted in one commit. More: who adds meanwhile waits longer. Less: more commits.
+/// How many rows are deleted in one commit. More: who adds meanwhile waits longer. Less: more commits.
 pub(super) const DELETED_PER_COMMIT_MAX: usize = 1_000;
 
 /// What the thread is asked for.

@@ -105,12 +105,18 @@ pub(super) fn knows(
     Ok(table.range(groups(ledger))?.next().transpose()?.is_some())
 }
 
-/// Forgets a ledger.
+/// Forgets up to `rows_max` rows of a ledger. Returns how many.
 pub(super) fn forget(
     table: &mut Table<'_, Place, &'static Row>,
     ledger: LedgerId,
-) -> Result<(), redb::StorageError> {
-    table.retain_in(groups(ledger), |_, _| false)
+    rows_max: usize,
+) -> Result<usize, redb::StorageError> {
+    let mut forgotten = 0;
+    for row in table.extract_from_if(groups(ledger), |_, _| true)?.take(rows_max) {
+        row?;
+        forgotten += 1;
+    }
+    Ok(forgotten)
 }
 
 fn groups(ledger: LedgerId) -> std::ops::RangeInclusive<Place> {

@@ -115,12 +115,19 @@ impl Bookie {
         });
     }
 
-    pub(super) fn response(&self, id: RequestId, result: Result<ResponseBody, BookieError>) -> Response {
+    pub(super) fn response(
+        &self,
+        id: RequestId,
+        result: Result<ResponseBody, BookieError>,
+    ) -> Response {
         Response { id, bookie: self.id.clone(), instance: Some(self.instance), result }
     }
 
     /// Answers requests, those in a row for the same sink in one batch.
-    pub(super) fn answer(&self, answers: impl IntoIterator<Item = (Ask, Result<ResponseBody, BookieError>)>) {
+    pub(super) fn answer(
+        &self,
+        answers: impl IntoIterator<Item = (Ask, Result<ResponseBody, BookieError>)>,
+    ) {
         let mut batch = Vec::new();
         let mut to: Option<Arc<dyn CompletionSink>> = None;
         for (Ask { request, sink }, result) in answers {

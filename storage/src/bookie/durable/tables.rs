@@ -312,23 +312,24 @@ impl<'t> Turn<'t> {
         Ok(())
     }
 
-    /// Deletes up to `entries_max` entries of a ledger and, with the last of them, its record: a deletion that is cut
-    /// short leaves the fence. Returns how many entries were deleted; fewer than allowed means that the ledger is gone.
+    /// Deletes up to `rows_max` rows of a ledger, its entries first and its record last: a deletion that is cut short
+    /// leaves the fence. Returns how many were deleted besides the record; fewer than allowed means that the ledger is
+    /// gone.
     pub(super) fn delete(
         &mut self,
         ledger: LedgerId,
-        entries_max: usize,
+        rows_max: usize,
     ) -> Result<usize, redb::Error> {
         let id = ledger.get();
         let range = (id, 0)..=(id, u64::MAX);
         let mut deleted = 0;
-        for entry in self.stored.entries.extract_from_if(range, |_, _| true)?.take(entries_max) {
+        for entry in self.stored.entries.extract_from_if(range, |_, _| true)?.take(rows_max) {
             entry?;
             deleted += 1;
         }
-        if deleted < entries_max {
+        deleted += held::forget(&mut self.stored.held, ledger, rows_max - deleted)?;
+        if deleted < rows_max {
             self.stored.ledgers.remove(id)?;
-            held::forget(&mut self.stored.held, ledger)?;
         }
         self.changed = Changed::Something;
         Ok(deleted)

@@ -3,8 +3,11 @@
 use std::sync::mpsc;
 
 use super::changes::DELETED_PER_COMMIT_MAX;
+use super::held::GROUP_ENTRIES;
 use super::*;
-use crate::bookie::conformance::{ADDED, LEDGER, OTHER, One, add, entry, fence, found, key, read};
+use crate::bookie::conformance::{
+    ADDED, LEDGER, OTHER, One, add, entry, fence, found, key, lac, read,
+};
 use crate::fault::DiskFault;
 use crate::transport::AddKind;
 
@@ -118,6 +121,26 @@ async fn others_are_served_while_a_long_ledger_is_deleted() {
     one.kind.bookies = Arc::into_inner(bookies);
     assert_eq!(one.ask_of(LONG, read(0)).await, Err(BookieError::NoSuchLedger));
     assert_eq!(one.ask(read(0)).await, found_in(LEDGER));
+}
+
+/// Each entry is of a group of its own, so that as much again is noted of the entries as there are.
+#[tokio::test]
+async fn a_ledger_of_many_groups_is_deleted_in_commits_of_bounded_size() {
+    let mut one = One::new(Durable::new().await);
+    let count = 3 * DELETED_PER_COMMIT_MAX as u64 / 2;
+    let sparse = |id| RequestBody::Add {
+        entry: entry(LONG, id * GROUP_ENTRIES, "doomed"),
+        key: key(""),
+        kind: AddKind::Normal,
+    };
+    one.send(0, LONG, (0..count).map(sparse).collect());
+    one.answers(count as usize).await;
+    let syncs = one.kind.disk.syncs();
+    one.kind.bookies().delete_ledgers([LONG]).await.expect("the disk works");
+    // 3 000 rows take three commits, of two syncs each.
+    assert!(one.kind.disk.syncs() - syncs >= 6, "{}", one.kind.disk.syncs() - syncs);
+    assert_eq!(one.ask_of(LONG, read(0)).await, Err(BookieError::NoSuchLedger));
+    assert_eq!(one.ask_of(LONG, fence()).await, lac(None), "it is as new");
 }
 
 fn found_in(ledger: LedgerId) -> Result<ResponseBody, BookieError> {
