@@ -1,5 +1,6 @@
 //! What goes wrong around a region: holders that end, commands that fail half-way, records that cannot be read.
 
+use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::Stdio;
@@ -51,6 +52,48 @@ fn replication_goes_on_when_the_holder_of_the_source_ends() {
     assert!(arrives(&site.east, &["one", "two"]));
     terminate(&following);
     assert_ok(&following.wait_with_output().expect("it ends"));
+}
+
+#[test]
+fn target_that_has_gone_is_named_and_replicated_to_when_it_is_back() {
+    let site = Site::new();
+    let _west = Server::start(&site.west);
+    site.publish(&["one"]);
+    let holder = Publisher::hold(&site.east, "other");
+    let following = follow(&site);
+    assert!(arrives(&site.east, &["one"]));
+    let away = format!("{}.away", site.east);
+    fs::rename(&site.east, &away).expect("it is a directory");
+    assert_ok(&holder.end());
+    site.publish(&["two"]);
+    let why = || words(&site.on_west(&["why"])).0;
+    assert!((0..ATTEMPTS).any(|_| why().contains("there is no region in ")), "{}", why());
+    assert!(!Path::new(&site.east).exists(), "no other takes its place");
+    fs::rename(&away, &site.east).expect("it is a directory");
+    // Not by asking east, whose holder this would be when it is looked for again.
+    assert!((0..ATTEMPTS).any(|_| why().contains("east: 0 entries behind")), "{}", why());
+    assert_eq!(Site::consumed(&site.east), ["one", "two"]);
+    terminate(&following);
+    assert_ok(&following.wait_with_output().expect("it ends"));
+}
+
+#[test]
+fn consumer_goes_on_when_the_holder_ends() {
+    let site = Site::new();
+    let mut holder = Publisher::hold(&site.west, "orders");
+    holder.write("one");
+    assert!(arrives(&site.west, &["one"]));
+    let args = ["consume", "--region", &site.west, "orders", "--follow", "--count", "3"];
+    let mut consuming = spawn(&args, Stdio::null());
+    let mut stdout = BufReader::new(consuming.stdout.take().expect("it was piped"));
+    let mut lines = String::new();
+    stdout.read_line(&mut lines).expect("it reads what is there");
+    assert_ok(&holder.end());
+    site.publish(&["two"]);
+    site.publish(&["three", "four"]);
+    stdout.read_to_string(&mut lines).expect("text");
+    assert_eq!(lines, "one\ntwo\nthree\n");
+    assert_eq!(consuming.wait().expect("it ends").code(), Some(0));
 }
 
 #[test]

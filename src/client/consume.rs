@@ -6,14 +6,15 @@ use std::path::Path;
 
 use futures::FutureExt;
 use georepl::Absent;
+use georepl::cursor::Position;
 use serde_json::json;
 
 use super::Found;
 use super::talk::{Answer, Talk, ask};
 use crate::cli::Output;
-use crate::exit::{Failure, say};
+use crate::exit::{Exit, Failure, say};
 use crate::interrupt::Interrupt;
-use crate::service::words::Command;
+use crate::service::words::{Command, Start};
 use crate::service::{Consumable, decode_entry};
 
 /// How an entry is printed.
@@ -26,23 +27,25 @@ enum Form {
     Hexadecimal,
 }
 
+/// Prints messages. If the process ends that holds the region, it goes on with whoever holds it next, or alone.
 pub(super) async fn run(
     directory: &Path,
-    command: Command,
+    mut command: Command,
     output: &Output,
     interrupt: Interrupt,
 ) -> Result<Found, Failure> {
-    let form = if output.json { Form::Json } else { Form::Line };
-    printed(directory, command, form, Whole::OrLess, interrupt).await
-}
-
-/// What it means to be interrupted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Whole {
-    /// There is no end to wait for.
-    OrLess,
-    /// Something is missing.
-    Wanted,
+    let mut printer = Printer::new(if output.json { Form::Json } else { Form::Line });
+    loop {
+        let printed = async |talk: &mut Talk| printer.print(talk).await.map(|_| Found::Healthy);
+        let printed = ask(directory, Absent::Refuse, command.clone(), interrupt.clone(), printed);
+        match printed.await {
+            Err(ended) if ended.exit == Exit::Ended => match printer.rest_of(&command) {
+                Some(rest) => command = rest,
+                None => return Err(ended),
+            },
+            result => return result,
+        }
+    }
 }
 
 pub(super) async fn run_hexadecimal(
@@ -51,20 +54,41 @@ pub(super) async fn run_hexadecimal(
     output: &Output,
     interrupt: Interrupt,
 ) -> Result<Found, Failure> {
-    let form = if output.json { Form::Json } else { Form::Hexadecimal };
-    printed(directory, command, form, Whole::Wanted, interrupt).await
+    let mut printer = Printer::new(if output.json { Form::Json } else { Form::Hexadecimal });
+    let print = async |talk: &mut Talk| printer.print(talk).await;
+    match ask(directory, Absent::Refuse, command, interrupt, print).await? {
+        Printed::All => Ok(Found::Healthy),
+        Printed::Some => {
+            let entries = printer.entries;
+            say(format_args!("interrupted after {entries} entries; there may be more"));
+            Ok(Found::Unhealthy)
+        }
+    }
 }
 
-async fn printed(
-    directory: &Path,
-    command: Command,
+/// Whether there is more than was printed.
+enum Printed {
+    All,
+    /// It was interrupted.
+    Some,
+}
+
+struct Printer {
     form: Form,
-    whole: Whole,
-    interrupt: Interrupt,
-) -> Result<Found, Failure> {
-    let print = async |talk: &mut Talk| {
+    /// Entries printed in this connection.
+    entries: u64,
+    last: Option<Position>,
+}
+
+impl Printer {
+    fn new(form: Form) -> Self {
+        Self { form, entries: 0, last: None }
+    }
+
+    /// Prints what comes. Whoever reads it may have seen enough before.
+    async fn print(&mut self, talk: &mut Talk) -> Result<Printed, Failure> {
+        self.entries = 0;
         let mut out = io::BufWriter::new(io::stdout());
-        let mut entries: u64 = 0;
         loop {
             // What is there is printed at once, however much it is.
             let ready = talk.answer().now_or_never();
@@ -80,33 +104,45 @@ async fn printed(
             let printed = match answer {
                 Answer::Data(data) => {
                     let entry = decode_entry(data).map_err(Failure::failed)?;
-                    entries += 1;
-                    put(&mut out, &entry, form)
+                    self.entries += 1;
+                    self.last = Some(entry.position);
+                    put(&mut out, &entry, self.form)
                 }
                 Answer::Progress(_) => Ok(()),
                 Answer::Done(_) => {
                     if let Err(error) = out.flush() {
                         return written(error);
                     }
-                    if whole == Whole::Wanted && talk.is_interrupted() {
-                        say(format_args!("interrupted after {entries} entries; there may be more"));
-                        return Ok(Found::Unhealthy);
-                    }
-                    return Ok(Found::Healthy);
+                    let interrupted = talk.is_interrupted();
+                    return Ok(if interrupted { Printed::Some } else { Printed::All });
                 }
             };
             if let Err(error) = printed {
                 return written(error);
             }
         }
-    };
-    ask(directory, Absent::Refuse, command, interrupt, print).await
+    }
+
+    /// What is left of a command; none if that is not known, because the end that it began at is not.
+    fn rest_of(&self, command: &Command) -> Option<Command> {
+        let Command::Consume { topic, from, count, until } = command.clone() else { return None };
+        let from = match (self.last, from) {
+            // The next one that there is, if that does not exist.
+            (Some(Position { ledger, entry }), _) => {
+                Start::Position { ledger: ledger.get(), entry: entry.next().get() }
+            }
+            (None, Start::Latest) => return None,
+            (None, from) => from,
+        };
+        let count = count.map(|count| count.saturating_sub(self.entries));
+        Some(Command::Consume { topic, from, count, until })
+    }
 }
 
 /// Whoever read it has seen enough, or the output is full.
-fn written(error: io::Error) -> Result<Found, Failure> {
+fn written(error: io::Error) -> Result<Printed, Failure> {
     match error.kind() {
-        io::ErrorKind::BrokenPipe => Ok(Found::Healthy),
+        io::ErrorKind::BrokenPipe => Ok(Printed::All),
         _ => Err(Failure::failed(format!("the entries could not be written: {error}"))),
     }
 }
