@@ -93,7 +93,10 @@ pub enum ReadRefused {
     TooManyInFlight,
     /// The topic was terminated and everything was read.
     #[error("the topic is terminated: there is no more to read")]
-    Terminated,
+    Terminated {
+        /// The number of entries in the topic.
+        end: Offset,
+    },
     /// The cursor is closed.
     #[error("the cursor is closed")]
     Closed,
@@ -104,7 +107,7 @@ impl ReadRefused {
     pub const fn advice(&self) -> Advice {
         match self {
             Self::NothingToRead | Self::AlreadyWaiting | Self::TooManyInFlight => Advice::Retry,
-            Self::Terminated => Advice::GiveUp,
+            Self::Terminated { .. } => Advice::GiveUp,
             Self::Closed => Advice::Reopen,
         }
     }
@@ -129,7 +132,7 @@ pub enum ReadOutcome<E> {
     Cancelled,
     /// A rewind or an earlier read's failure took it back. It does not follow the rewind.
     Superseded,
-    /// The topic was terminated while it waited.
+    /// The topic was terminated while it waited, at the end: its id names the end.
     Terminated,
     /// The cursor was closed.
     Closed,
@@ -280,7 +283,7 @@ impl<E> Machine<E> {
         self.reserved = self.acked.end_of_run(self.reserved);
         if self.reserved == self.end {
             return Err(match self.life {
-                Life::Terminated => ReadRefused::Terminated,
+                Life::Terminated => ReadRefused::Terminated { end: self.end },
                 Life::Open | Life::Closed => ReadRefused::NothingToRead,
             });
         }

@@ -1,12 +1,12 @@
 //! What a replicator keeps with its cursor, so that it is written together with mark-delete.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use georepl_storage::{EntryId, LedgerId};
 
 use crate::position::Position;
 
-/// Entries that may be kept at once. Each is some 40 bytes of every snapshot of its cursor.
+/// Entries that may be noted at once, kept or given up. Each is some 40 bytes of every snapshot of its cursor.
 pub const KEPT_MAX: usize = 1_000;
 
 /// How far a replicator has come, beyond what is acknowledged. A cursor stores it and gives it no
@@ -20,6 +20,9 @@ pub struct Progress {
     /// Entries that were passed over although the remote has not taken them, and what is to become
     /// of them. They stay in the topic.
     pub kept: BTreeMap<Position, Kept>,
+    /// Entries that were given up before they were acknowledged. They are never sent, and forgotten
+    /// when mark-delete is past them.
+    pub discarded: BTreeSet<Position>,
     /// Properties that others have stored with mark-delete; kept as they are.
     pub others: BTreeMap<String, i64>,
 }
@@ -31,6 +34,8 @@ pub enum Kept {
     Quarantined,
     /// It is to be sent before anything else.
     Released,
+    /// The incarnation has begun for it: it may have been sent, and nothing else was.
+    Sending,
 }
 
 /// A stored property that says something impossible.
@@ -49,8 +54,23 @@ const PUBLISHED_ENTRY: &str = "published.entry";
 const KEPT: &str = "kept";
 const QUARANTINED: u64 = 1;
 const RELEASED: u64 = 2;
+const DISCARDED: u64 = 3;
+const SENDING: u64 = 4;
 
 impl Progress {
+    /// Entries that are noted.
+    pub fn noted(&self) -> usize {
+        self.kept.len() + self.discarded.len()
+    }
+
+    /// Forgets the entries that were given up, from the first on, as long as mark-delete `is_past`
+    /// them: they are not delivered any more.
+    pub fn forget_discarded(&mut self, is_past: impl Fn(Position) -> bool) {
+        while self.discarded.first().is_some_and(|first| is_past(*first)) {
+            self.discarded.pop_first();
+        }
+    }
+
     /// As properties that are stored with mark-delete.
     pub fn to_properties(&self) -> BTreeMap<String, i64> {
         let mut properties = self.others.clone();
@@ -69,8 +89,12 @@ impl Progress {
             let kept = match kept {
                 Kept::Quarantined => QUARANTINED,
                 Kept::Released => RELEASED,
+                Kept::Sending => SENDING,
             };
             set(format!("{KEPT}@{at}"), kept);
+        }
+        for at in &self.discarded {
+            set(format!("{KEPT}@{at}"), DISCARDED);
         }
         properties
     }
@@ -91,17 +115,16 @@ impl Progress {
             };
             let number = u64::try_from(value).map_err(|_| invalid())?;
             let (kind, at) = ours.split_once('@').unwrap_or((ours, ""));
-            let mut keep = |kept| {
-                let position = at.parse().map_err(|_| invalid())?;
-                progress.kept.insert(position, kept);
-                Ok(())
-            };
+            let position = || at.parse().map_err(|_| invalid());
+            let kept = &mut progress.kept;
             match (kind, number) {
                 (INCARNATION, _) => progress.incarnation = number,
                 (PUBLISHED_LEDGER, _) => ledger = Some(LedgerId(number)),
                 (PUBLISHED_ENTRY, _) => entry = Some(EntryId(number)),
-                (KEPT, QUARANTINED) => keep(Kept::Quarantined)?,
-                (KEPT, RELEASED) => keep(Kept::Released)?,
+                (KEPT, QUARANTINED) => drop(kept.insert(position()?, Kept::Quarantined)),
+                (KEPT, RELEASED) => drop(kept.insert(position()?, Kept::Released)),
+                (KEPT, SENDING) => drop(kept.insert(position()?, Kept::Sending)),
+                (KEPT, DISCARDED) => drop(progress.discarded.insert(position()?)),
                 _ => return Err(invalid()),
             }
         }
@@ -124,7 +147,13 @@ mod tests {
         let progress = Progress {
             incarnation: 3,
             last_published: Some(at("7:41")),
-            kept: [(at("7:2"), Kept::Quarantined), (at("5:9"), Kept::Released)].into(),
+            kept: [
+                (at("7:2"), Kept::Quarantined),
+                (at("5:9"), Kept::Released),
+                (at("5:3"), Kept::Sending),
+            ]
+            .into(),
+            discarded: [at("7:1"), at("7:4")].into(),
             others: BTreeMap::from([("pulsar.dedup.a".into(), -4)]),
         };
         let properties = progress.to_properties();
@@ -132,6 +161,18 @@ mod tests {
         assert_eq!(properties["pulsar.dedup.a"], -4);
         assert_eq!(Progress::from_properties(properties), Ok(progress));
         assert!(Progress::default().to_properties().is_empty());
+    }
+
+    #[test]
+    fn what_was_given_up_is_forgotten_when_mark_delete_is_past_it_and_not_before() {
+        let mut progress =
+            Progress { discarded: [at("7:1"), at("7:4")].into(), ..Progress::default() };
+        let past = |mark_delete: &'static str| move |place: Position| place <= at(mark_delete);
+        let table = [("7:0", vec!["7:1", "7:4"]), ("7:1", vec!["7:4"]), ("8:0", vec![])];
+        for (mark_delete, left) in table {
+            progress.forget_discarded(past(mark_delete));
+            assert_eq!(progress.discarded, left.into_iter().map(at).collect(), "{mark_delete}");
+        }
     }
 
     #[test]

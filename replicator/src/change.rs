@@ -63,7 +63,7 @@ pub enum Change {
     Seek {
         /// The place.
         to: StartAt,
-        /// The incarnation that begins.
+        /// The incarnation that goes on from there.
         incarnation: Incarnation,
     },
     /// Acknowledge the next so many entries.
@@ -72,24 +72,39 @@ pub enum Change {
     Quarantine(Position),
     /// Note that an entry in quarantine is to be sent.
     Release(Position),
-    /// Begin an incarnation in which an entry that was passed over can be sent.
-    Begin(Incarnation),
+    /// Begin an incarnation in which a released entry can be sent.
+    Begin {
+        /// The incarnation.
+        incarnation: Incarnation,
+        /// The entry, which is sent in it before anything else.
+        position: Position,
+    },
     /// Note that a released entry is published.
     Delivered(Position),
-    /// Note that an entry in quarantine is given up.
+    /// Note that an entry in quarantine is given up, and is not to be sent when it is read again.
     Discard(Position),
 }
 
 impl Change {
     /// Changes what is stored with the cursor.
     pub fn apply(&self, progress: &mut Progress) {
-        let kept = &mut progress.kept;
+        let (kept, discarded) = (&mut progress.kept, &mut progress.discarded);
         match *self {
             Self::Skip(_) => {}
             Self::Quarantine(position) => drop(kept.insert(position, Kept::Quarantined)),
-            Self::Release(position) => drop(kept.insert(position, Kept::Released)),
-            Self::Discard(position) => drop(kept.remove(&position)),
-            Self::Begin(incarnation) => begin(progress, incarnation),
+            Self::Release(position) => {
+                // What is being sent stays known as such, or it would be sent twice.
+                let quarantined = kept.get_mut(&position).filter(|how| **how == Kept::Quarantined);
+                quarantined.into_iter().for_each(|how| *how = Kept::Released);
+            }
+            Self::Discard(position) => {
+                kept.remove(&position);
+                discarded.insert(position);
+            }
+            Self::Begin { incarnation, position } => {
+                kept.insert(position, Kept::Sending);
+                begin(progress, incarnation);
+            }
             Self::Delivered(position) => {
                 kept.remove(&position);
                 progress.last_published = progress.last_published.max(Some(position));
@@ -97,11 +112,22 @@ impl Change {
             Self::Seek { to, incarnation } => {
                 // What lies behind the place is sent again as any other entry.
                 match to {
-                    StartAt::Earliest => kept.clear(),
-                    StartAt::Position(position) => drop(kept.split_off(&position)),
+                    StartAt::Earliest => {
+                        kept.clear();
+                        discarded.clear();
+                    }
+                    StartAt::Position(position) => {
+                        kept.split_off(&position);
+                        discarded.split_off(&position);
+                    }
                     StartAt::Latest => {}
                 }
-                begin(progress, incarnation);
+                if incarnation.0 != progress.incarnation {
+                    // Whether the remote has it is not learnt any more: somebody decides anew.
+                    let sending = kept.values_mut().filter(|kept| **kept == Kept::Sending);
+                    sending.for_each(|kept| *kept = Kept::Quarantined);
+                    begin(progress, incarnation);
+                }
             }
         }
     }
@@ -115,6 +141,8 @@ fn begin(progress: &mut Progress, incarnation: Incarnation) {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     fn at(entry: u64) -> Position {
@@ -122,9 +150,10 @@ mod tests {
     }
 
     fn changed(change: Change) -> Progress {
-        let kept = [(at(1), Kept::Quarantined), (at(5), Kept::Released)].into();
-        let last_published = Some(at(9));
-        let mut progress = Progress { incarnation: 2, last_published, kept, ..Progress::default() };
+        let kept = [(at(1), Kept::Quarantined), (at(5), Kept::Sending)].into();
+        let (last_published, discarded) = (Some(at(9)), [at(3)].into());
+        let others = Default::default();
+        let mut progress = Progress { incarnation: 2, last_published, kept, discarded, others };
         change.apply(&mut progress);
         progress
     }
@@ -133,22 +162,50 @@ mod tests {
     fn seek_begins_an_incarnation_and_replaces_what_it_reads_again() {
         let incarnation = Incarnation(3);
         let table = [
-            (StartAt::Earliest, vec![]),
-            (StartAt::Position(at(1)), vec![]),
-            (StartAt::Position(at(5)), vec![at(1)]),
-            (StartAt::Latest, vec![at(1), at(5)]),
+            (StartAt::Earliest, vec![], vec![]),
+            (StartAt::Position(at(1)), vec![], vec![]),
+            (StartAt::Position(at(3)), vec![at(1)], vec![]),
+            (StartAt::Position(at(5)), vec![at(1)], vec![at(3)]),
+            (StartAt::Latest, vec![at(1), at(5)], vec![at(3)]),
         ];
-        for (to, left) in table {
+        for (to, kept, discarded) in table {
             let progress = changed(Change::Seek { to, incarnation });
-            assert_eq!(progress.kept.into_keys().collect::<Vec<_>>(), left, "{to:?}");
+            assert!(progress.kept.values().all(|kept| *kept == Kept::Quarantined), "{to:?}");
+            assert_eq!(progress.kept.into_keys().collect::<Vec<_>>(), kept, "{to:?}");
+            assert_eq!(progress.discarded.into_iter().collect::<Vec<_>>(), discarded, "{to:?}");
             assert_eq!((progress.incarnation, progress.last_published), (3, None));
         }
     }
 
     #[test]
+    fn seek_that_begins_no_incarnation_leaves_an_entry_that_may_have_landed_as_it_is() {
+        let seek = Change::Seek { to: StartAt::Latest, incarnation: Incarnation(2) };
+        let progress = changed(seek);
+        assert_eq!((progress.incarnation, progress.last_published), (2, Some(at(9))));
+        assert_eq!(progress.kept[&at(5)], Kept::Sending);
+    }
+
+    #[test]
+    fn release_takes_an_entry_out_of_quarantine_and_leaves_one_that_is_being_sent() {
+        let released = |entry| changed(Change::Release(at(entry))).kept;
+        let expected = |first, second| BTreeMap::from([(at(1), first), (at(5), second)]);
+        assert_eq!(released(1), expected(Kept::Released, Kept::Sending));
+        assert_eq!(released(5), expected(Kept::Quarantined, Kept::Sending));
+        assert_eq!(released(7), expected(Kept::Quarantined, Kept::Sending));
+    }
+
+    #[test]
+    fn entry_that_is_given_up_is_noted_as_such() {
+        let progress = changed(Change::Discard(at(1)));
+        assert_eq!(progress.kept.into_keys().collect::<Vec<_>>(), [at(5)]);
+        assert_eq!(progress.discarded, [at(1), at(3)].into());
+    }
+
+    #[test]
     fn released_entry_is_published_in_the_incarnation_that_begins_for_it() {
-        let begun = changed(Change::Begin(Incarnation(3)));
+        let begun = changed(Change::Begin { incarnation: Incarnation(3), position: at(5) });
         assert_eq!((begun.incarnation, begun.last_published), (3, None));
+        assert_eq!(begun.kept[&at(5)], Kept::Sending);
         let mut delivered = begun;
         Change::Delivered(at(5)).apply(&mut delivered);
         assert_eq!(delivered.last_published, Some(at(5)));

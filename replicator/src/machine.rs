@@ -41,21 +41,20 @@
 //!    session opened with, or by a recorded reason. By nothing else.
 //! 3. Entries are sent in order, each once per session, each with the position sent before it.
 //! 4. Only a read that begins at the window's tail enters the window: no gap, no overlap.
-//! 5. read = published + duplicate + filtered + quarantined + rewound + open.
+//! 5. read = published + duplicate + filtered + quarantined + discarded + rewound + open.
 //! 6. A stopped machine wants nothing: no timer, no read, no session.
 
 mod accounting;
 mod changes;
+mod events;
 mod flow;
 mod interface;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use georepl_cursor::{
-    Generation, Kept, Position, Progress, ReadId, ReadOutcome, ReadRefused, ReadStart, Rewound,
-};
+use georepl_cursor::{Generation, Kept, Position, Progress, ReadId, Rewound};
 use georepl_storage::Time;
 
 pub use accounting::Accounting;
@@ -65,9 +64,9 @@ pub use interface::{Held, Input, Output, State, Stop};
 
 use crate::change::{Command, Poison};
 use crate::limits::Limits;
-use crate::session::{Incarnation, OpenError, Receipt, SessionId};
+use crate::session::{Incarnation, SessionId};
 use crate::why::{Reason, RewindReason, StopReason, Wake, Why};
-use crate::window::{Delivered, Settled, Window};
+use crate::window::{Settled, Window};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Life<E> {
@@ -86,8 +85,6 @@ pub struct Machine<E> {
     progress: Progress,
     /// The highest that a remote has named.
     newest_incarnation: Incarnation,
-    /// The released entry for which the incarnation was begun.
-    begun: Option<Position>,
     last_session: SessionId,
     life: Life<E>,
     /// What operators asked for while something else was being changed.
@@ -102,14 +99,14 @@ impl<E> Machine<E> {
     /// A stopped replicator of the owner `owner` (the version its cursor's record got when it was
     /// taken), for a cursor with which `progress` is stored.
     pub fn new(limits: Limits, poison: Poison, owner: u64, progress: &Progress) -> Self {
-        let Progress { incarnation, last_published, kept, .. } = progress.clone();
+        let Progress { incarnation, last_published, kept, discarded, .. } = progress.clone();
         let incarnation = incarnation.max(FIRST_INCARNATION);
+        let others = BTreeMap::new();
         Self {
             limits,
             poison,
-            progress: Progress { incarnation, last_published, kept, ..Progress::default() },
+            progress: Progress { incarnation, last_published, kept, discarded, others },
             newest_incarnation: Incarnation(incarnation),
-            begun: None,
             last_session: SessionId { owner, counter: 0 },
             life: Life::Stopped(StopReason::NotStarted),
             commands: VecDeque::new(),
@@ -238,7 +235,7 @@ impl<E> Machine<E> {
     }
 
     /// What is stored with the cursor, or will be: the incarnation, and the entries that were passed
-    /// over and what is to become of them.
+    /// over or given up, and what is to become of them.
     pub fn progress(&self) -> &Progress {
         &self.progress
     }
@@ -352,170 +349,6 @@ impl<E> Machine<E> {
     }
 }
 
-/// Answers and events of the cursor.
-impl<E> Machine<E> {
-    fn on_read_answered(&mut self, now: Time, answer: Result<ReadStart, ReadRefused>) {
-        let Life::Running(flow) = &mut self.life else {
-            return;
-        };
-        match answer {
-            Ok(start) => {
-                if !flow.read_started(now, start, self.limits.read_timeout) {
-                    self.cursor_moved(now);
-                }
-            }
-            Err(ReadRefused::Closed) => self.stop(StopReason::CursorClosed),
-            Err(ReadRefused::Terminated) => flow.log_ended(),
-            Err(ReadRefused::AlreadyWaiting | ReadRefused::TooManyInFlight) => {
-                // Someone else reads through this cursor. Not ours to break; tried again later.
-                flow.read_failed(now, "another reader uses this cursor".into(), &self.limits);
-            }
-            Err(refused @ ReadRefused::NothingToRead) => {
-                let message = format!("the cursor does not wait for entries: {refused}").into();
-                flow.read_failed(now, message, &self.limits);
-            }
-        }
-    }
-
-    fn on_read_completed(&mut self, now: Time, id: ReadId, outcome: ReadOutcome<Delivered<E>>) {
-        let Life::Running(flow) = &mut self.life else {
-            return;
-        };
-        // Whose id is unknown was given up: by a rewind, a cancellation or a stop.
-        if !flow.read_ended(now, id, self.limits.read_timeout) {
-            return;
-        }
-        match outcome {
-            // The rewind will read it again.
-            ReadOutcome::Entries(_) | ReadOutcome::Failed(_) if flow.is_rewinding() => {}
-            ReadOutcome::Entries(entries) if entries.is_empty() => {
-                flow.read_failed(now, "storage answered without entries".into(), &self.limits);
-            }
-            ReadOutcome::Entries(_) if id.from != flow.window.tail() => self.cursor_moved(now),
-            ReadOutcome::Entries(entries) => {
-                self.accounting.read += entries.len() as u64;
-                flow.delivered(entries, &self.progress.kept);
-            }
-            ReadOutcome::Cancelled | ReadOutcome::Superseded => {}
-            ReadOutcome::Failed(failed) => flow.read_failed(now, failed.message, &self.limits),
-            ReadOutcome::Terminated => flow.log_ended(),
-            ReadOutcome::Closed => self.stop(StopReason::CursorClosed),
-        }
-        // What it waits behind was taken by another reader, or is about to be read again.
-        if let Life::Running(flow) = &self.life
-            && !flow.is_rewinding()
-            && flow.waits_elsewhere()
-        {
-            self.outputs.push_back(Output::CancelRead);
-        }
-    }
-
-    fn on_cancel_answered(&mut self, now: Time, cancelled: bool) {
-        let Life::Running(flow) = &mut self.life else {
-            return;
-        };
-        // Cancelled with no rewind under way, it waited behind entries that were never delivered
-        // here. Not cancelled, it was taken back by a short read and its completion is on its way.
-        if cancelled && flow.forget_waiting_read() && !flow.is_rewinding() {
-            self.cursor_moved(now);
-        }
-    }
-
-    /// Somebody else moved the cursor: what is in the window and what is read next do not meet.
-    /// The delay of a failed session keeps two readers of one cursor from chasing each other.
-    fn cursor_moved(&mut self, now: Time) {
-        let Life::Running(flow) = &mut self.life else {
-            return;
-        };
-        // Nothing more is read, and the session is needed to settle what was sent.
-        if flow.stop_at.is_some() {
-            return;
-        }
-        let session = flow.any_session();
-        flow.retry_open(now, "somebody else moves this cursor".into(), &self.limits);
-        self.outputs.extend(session.map(Output::Close));
-        self.begin_rewind(now, RewindReason::CursorMoved);
-    }
-}
-
-/// Answers and events of the remote.
-impl<E> Machine<E> {
-    fn on_opened(&mut self, now: Time, session: SessionId, held: Held) {
-        let Life::Running(flow) = &mut self.life else {
-            return;
-        };
-        if !flow.is_opening(session) {
-            return;
-        }
-        let blocked = match held {
-            Held::Foreign(watermark) => Reason::RemoteAhead { watermark },
-            Held::Through(watermark) if watermark < self.progress.last_published => {
-                let last_published = self.progress.last_published;
-                let last_published = last_published.expect("no position is below no position");
-                Reason::RemoteBehind { watermark, last_published }
-            }
-            Held::Through(watermark) => return flow.opened(session, watermark),
-        };
-        self.accounting.rewound += flow.window.len() as u64;
-        if flow.has_reads() {
-            self.outputs.push_back(Output::CancelRead);
-        }
-        self.outputs.push_back(Output::Close(session));
-        flow.block(now, blocked);
-    }
-
-    fn on_open_failed(&mut self, now: Time, session: SessionId, error: OpenError) {
-        let Life::Running(flow) = &mut self.life else {
-            return;
-        };
-        if !flow.is_opening(session) {
-            return;
-        }
-        match error {
-            OpenError::Unreachable(message) => flow.retry_open(now, message, &self.limits),
-            OpenError::LaterOwner { newest, .. } => self.stop(StopReason::LaterOwner(newest)),
-            OpenError::LaterIncarnation { newest, .. } => {
-                self.newest_incarnation = newest.max(self.newest_incarnation);
-                self.stop(StopReason::LaterIncarnation(newest));
-            }
-        }
-    }
-
-    fn on_receipts(&mut self, now: Time, session: SessionId, receipts: Vec<Receipt>) {
-        let Life::Running(flow) = &mut self.life else {
-            return;
-        };
-        // Answers of another session speak of another attempt.
-        if flow.open_session() != Some(session) {
-            return;
-        }
-        let failed = flow.take_receipts(now, receipts, &self.limits);
-        if let Some(reason) = failed {
-            match reason {
-                RewindReason::Refused => self.accounting.refusals += 1,
-                _ => self.accounting.gaps += 1,
-            }
-            self.outputs.push_back(Output::Close(session));
-            self.begin_rewind(now, reason);
-            if reason == RewindReason::Refused {
-                self.pass_over_refused();
-            }
-        }
-    }
-
-    fn on_lost(&mut self, now: Time, session: SessionId, message: Arc<str>) {
-        let Life::Running(flow) = &mut self.life else {
-            return;
-        };
-        if flow.any_session() == Some(session) {
-            flow.retry_open(now, message, &self.limits);
-            self.accounting.links_lost += 1;
-            self.outputs.push_back(Output::Close(session));
-            self.begin_rewind(now, RewindReason::LinkLost);
-        }
-    }
-}
-
 /// The rewind procedure.
 impl<E> Machine<E> {
     /// Steps 1 and 2. A procedure that runs already absorbs the reason.
@@ -552,7 +385,14 @@ impl<E> Machine<E> {
         if flow.stop_at.is_some_and(|until| flow.settled_or_stuck() || until <= now) {
             return self.stop(StopReason::Requested);
         }
-        if flow.is_drained() && !self.progress.kept.values().any(|kept| *kept == Kept::Released) {
+        if flow.ended_elsewhere() {
+            self.cursor_moved(now);
+        }
+        let Life::Running(flow) = &mut self.life else {
+            return;
+        };
+        let releases = self.progress.kept.values().any(|kept| *kept != Kept::Quarantined);
+        if flow.is_drained() && !releases {
             return self.stop(StopReason::Drained);
         }
         if flow.may_rewind(now) {
@@ -611,8 +451,11 @@ impl<E> Machine<E> {
     }
 
     fn send(&mut self, now: Time) {
-        if let Some(position) = self.released_now() {
+        if let Some(position) = self.sending() {
             return self.send_released(now, position);
+        }
+        if let Some(position) = self.released_now() {
+            return self.begin_release(position);
         }
         let Life::Running(flow) = &mut self.life else {
             return;
@@ -644,6 +487,10 @@ impl<E> Machine<E> {
             let moved = self.progress.last_published != published_before;
             let last_published = self.progress.last_published.filter(|_| moved);
             self.outputs.push_back(Output::Acknowledge { through, last_published });
+        }
+        // Everything before the window is acknowledged, and is not read again.
+        if let Some(first) = flow.window.first() {
+            self.progress.forget_discarded(|at| at < first);
         }
     }
 

@@ -41,6 +41,7 @@ pub(crate) struct Meters {
     duplicate: Counter,
     filtered: Counter,
     quarantined: Counter,
+    discarded: Counter,
     skipped: Counter,
     sent_again: Counter,
     rewinds: Counter,
@@ -65,6 +66,7 @@ impl Meters {
             duplicate: counter!("georepl_replication_duplicate_total", &labels),
             filtered: counter!("georepl_replication_filtered_total", &labels),
             quarantined: counter!("georepl_replication_quarantined_total", &labels),
+            discarded: counter!("georepl_replication_discarded_total", &labels),
             skipped: counter!("georepl_replication_skipped_total", &labels),
             sent_again: counter!("georepl_replication_sent_again_total", &labels),
             rewinds: counter!("georepl_replication_rewinds_total", &labels),
@@ -79,6 +81,7 @@ impl Meters {
         self.duplicate.increment(accounting.duplicate - before.duplicate);
         self.filtered.increment(accounting.filtered() - before.filtered());
         self.quarantined.increment(accounting.quarantined - before.quarantined);
+        self.discarded.increment(accounting.discarded - before.discarded);
         self.skipped.increment(accounting.skipped - before.skipped);
         self.sent_again.increment(accounting.sent_again - before.sent_again);
         self.rewinds.increment(accounting.rewinds - before.rewinds);

@@ -49,6 +49,8 @@ pub enum Settled {
     Passed(PassReason),
     /// It was passed over, and is kept for an operator.
     Quarantined,
+    /// It was passed over, and an operator gave it up.
+    Discarded,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -199,6 +201,12 @@ impl<E> Window<E> {
     /// Entries that were sent and have no answer yet.
     pub fn unanswered(&self) -> usize {
         self.unanswered
+    }
+
+    /// Whether the entry at `position` was sent and has no answer yet.
+    pub(crate) fn is_unanswered(&self, position: Position) -> bool {
+        let found = self.slots.binary_search_by_key(&position, |slot| slot.position);
+        found.is_ok_and(|index| matches!(self.slots[index].status, Status::Sent))
     }
 
     /// The first unanswered entry, from which the remote's answer is awaited.

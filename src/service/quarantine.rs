@@ -24,6 +24,7 @@ pub(super) async fn list(
         state: match kept {
             Kept::Quarantined => "quarantined".to_owned(),
             Kept::Released => "released".to_owned(),
+            Kept::Sending => "sending".to_owned(),
         },
     });
     Ok(kept.collect())

@@ -142,6 +142,8 @@ fn replicator_ends_for_good_only_for_a_cause_and_never_with_a_backlog_as_drained
     let reads = Bounds { reads_in_flight: 2, entries: 3, window: 3, ..BOUNDS };
     let reached = mark::DRAINED | mark::DRAINED_FOR_GOOD | mark::CLOSED;
     check(Bounds { kinds, stops: 1, ..reads }, reached);
+    let kinds = &[Fault::Terminate, Fault::OthersRead, Fault::OthersRewind, Fault::ShortRead];
+    check(Bounds { kinds, entries: 2, ..reads }, mark::DRAINED_FOR_GOOD | mark::MOVED);
     let kinds = &[Fault::Takeover, Fault::LinkLost, Fault::Refuse, Fault::OpenFails];
     check(Bounds { kinds, stops: 1, entries: 3, ..BOUNDS }, mark::DRAINED | mark::LATER_OWNER);
 }
@@ -184,7 +186,8 @@ fn what_is_passed_over_is_noted_first_and_comes_once_when_it_is_released() {
     let commands = &[Order::Release, Order::Discard];
     let kinds = &[Fault::Refuse, Fault::Crash, Fault::PersistFails];
     let reached = mark::DRAINED | mark::QUARANTINED | mark::RELEASED | mark::STORING;
-    check(Bounds { kinds, commands, orders: 1, ..KEPT }, reached | mark::LATE_SEND);
+    let reached = reached | mark::GIVEN_UP | mark::LATE_SEND;
+    check(Bounds { kinds, commands, orders: 1, ..KEPT }, reached);
     let kinds = &[Fault::Refuse, Fault::LinkLost, Fault::AppendFailed];
     let slow = Bounds { slow_appends: true, persistence: Persistence::AtOnce, ..KEPT };
     check(Bounds { kinds, commands, orders: 1, ..slow }, mark::DRAINED | mark::RELEASED);
@@ -200,6 +203,10 @@ fn skips_and_seeks_while_entries_are_sent_and_released_lose_nothing_else() {
     let kinds = &[Fault::Refuse, Fault::Crash, Fault::LinkLost];
     let reached = mark::DRAINED | mark::QUARANTINED | mark::RELEASED | mark::STORING;
     check(Bounds { kinds, commands, orders: 2, faults: 1, ..KEPT }, reached);
+    // A release whose receipt is lost, and then a seek over it, while another may be released.
+    let commands = &[Order::Release, Order::SeekForward, Order::SeekToSecond];
+    let kinds = &[Fault::Refuse, Fault::LinkLost];
+    check(Bounds { kinds, commands, orders: 2, ..KEPT }, reached);
 }
 
 #[test]

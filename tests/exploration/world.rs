@@ -38,6 +38,9 @@ type Replicator = georepl_replicator::Machine<u8>;
 const SHORT: Duration = Duration::from_nanos(1);
 const LONG: Duration = Duration::from_nanos(1_000);
 
+/// No exploration has more entries.
+const ENTRIES_MAX: usize = 4;
+
 /// The size of every entry.
 const ENTRY_BYTES: u64 = 2;
 
@@ -101,8 +104,10 @@ pub struct World {
     owner: u64,
     /// Entries that a change acknowledged, stored or not.
     acknowledged_by_order: u8,
-    /// How often everything was sent again on purpose.
-    seeks: u8,
+    /// How often each entry was to be sent again on purpose.
+    seeks: [u8; ENTRIES_MAX],
+    /// Entries that an operator gave up, durably.
+    given_up: u8,
     /// What the remote held before it lost some of it.
     backup: Vec<u8>,
     kept_incarnations: Vec<Incarnation>,
@@ -187,7 +192,8 @@ impl World {
             orders: bounds.orders,
             owner: 1,
             acknowledged_by_order: 0,
-            seeks: 0,
+            seeks: [0; ENTRIES_MAX],
+            given_up: 0,
             backup: Vec::new(),
             kept_incarnations: Vec::new(),
             lost: 0,
@@ -235,6 +241,8 @@ impl World {
     }
 
     fn input(&mut self, input: Input<u8>) {
+        // Two ports, one record of what they were asked for.
+        let mut sending = Effects::default();
         let mut cursor = SourceSide {
             cursor: &mut self.cursor,
             storage: &mut self.storage,
@@ -243,9 +251,11 @@ impl World {
             effects: &mut self.effects,
             stored: &mut self.stored,
         };
-        let mut network = NetworkSide { sent: &mut self.sent, sends: 0 };
+        let given_up = self.given_up;
+        let mut network = NetworkSide { sent: &mut self.sent, given_up, effects: &mut sending };
         run(&mut self.replicator, self.now, input, &mut cursor, &mut network);
-        self.effects.sends += network.sends;
+        self.effects.sends += sending.sends;
+        self.effects.broken = self.effects.broken.take().or(sending.broken);
         self.follow_change();
     }
 
@@ -395,7 +405,7 @@ impl World {
             self.breaks(format!("S6: {entry} is stored after {:?}", self.log));
         }
         let copies = self.log.iter().filter(|&&stored| stored == entry).count();
-        if copies > self.seeks.into() {
+        if copies > self.seeks[usize::from(entry)].into() {
             self.breaks(format!("S7: {entry} is stored again: {:?}", self.log));
         }
         self.log.push(entry);
@@ -669,7 +679,7 @@ impl explore::World for World {
     }
 
     fn is_goal(&self) -> bool {
-        let released = self.replicator.progress().kept.values().any(|k| *k == Kept::Released);
+        let released = self.replicator.progress().kept.values().any(|k| *k != Kept::Quarantined);
         let drained = self.replicator.state() == State::Started
             && !released
             && self.cursor.backlog() == 0

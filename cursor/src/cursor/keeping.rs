@@ -139,7 +139,7 @@ impl ManagedCursor {
             }
             let mut progress = state.machine.progress().clone();
             change(&mut progress);
-            if progress.kept.len() > KEPT_MAX {
+            if progress.noted() > KEPT_MAX {
                 return Err(PersistError::TooMuchKept { cursor: self.name.clone() });
             }
             *state.machine.progress_mut() = progress;
@@ -300,6 +300,18 @@ impl ManagedCursor {
         })
     }
 
+    /// What was given up matters only until it is acknowledged; it goes with the snapshot that says it is.
+    fn forget_discarded(&self, state: &mut State) {
+        let acknowledged = state.machine.mark_delete_offset();
+        let progress = state.machine.progress_mut();
+        if progress.discarded.is_empty() {
+            return;
+        }
+        self.ledger.with_chain(|chain| {
+            progress.forget_discarded(|at| chain.locate(Place::after(at)).offset() <= acknowledged);
+        });
+    }
+
     fn note(&self, taken: &Captured, result: &Result<(), PersistError>, keeper: Keeper) {
         self.stored.send_modify(|stored| {
             stored.attempts += 1;
@@ -321,7 +333,8 @@ impl ManagedCursor {
     /// The state as it is to be stored, and how many changes are in it.
     pub(super) fn capture(&self) -> Captured {
         let (mut taken, ranges) = {
-            let state = self.state.lock();
+            let mut state = self.state.lock();
+            self.forget_discarded(&mut state);
             let machine = &state.machine;
             let taken = Captured {
                 changes: state.changes,

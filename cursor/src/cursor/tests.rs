@@ -289,7 +289,7 @@ async fn advice_survives_every_conversion() {
         (ReadRefused::NothingToRead, Advice::Retry),
         (ReadRefused::AlreadyWaiting, Advice::Retry),
         (ReadRefused::TooManyInFlight, Advice::Retry),
-        (ReadRefused::Terminated, Advice::GiveUp),
+        (ReadRefused::Terminated { end: Offset::ZERO }, Advice::GiveUp),
         (ReadRefused::Closed, Advice::Reopen),
     ];
     for (refused, advice) in refusals {

@@ -160,14 +160,14 @@ fn terminated_topic_is_read_to_its_end() {
     cursor.terminate();
     assert_eq!(cursor.read_or_wait(LIMITS), Ok(ReadStart::Dispatched(id(0, 0))));
     cursor.fetched(id(0, 0), entries(0, 2));
-    assert_eq!(cursor.read_or_wait(LIMITS), Err(ReadRefused::Terminated));
+    assert_eq!(cursor.read_or_wait(LIMITS), Err(ReadRefused::Terminated { end: offset(2) }));
 
     let mut waiting = Cursor::new(offset(0), offset(0));
     waiting.read_or_wait(LIMITS).unwrap();
     waiting.terminate();
     assert_eq!(outputs(&mut waiting), [completed(id(0, 0), ReadOutcome::Terminated)]);
     assert_eq!(waiting.waiting_read(), None);
-    assert_eq!(waiting.read_or_wait(LIMITS), Err(ReadRefused::Terminated));
+    assert_eq!(waiting.read_or_wait(LIMITS), Err(ReadRefused::Terminated { end: offset(0) }));
 }
 
 #[test]

@@ -20,6 +20,8 @@ pub struct Accounting {
     pub filtered_not_for_this_remote: u64,
     /// Acknowledged and kept in quarantine.
     pub quarantined: u64,
+    /// Acknowledged although it was not sent, because an operator had given it up in quarantine.
+    pub discarded: u64,
     /// Taken back by a rewind, a stop or a change, to be read again.
     pub rewound: u64,
     /// Read and not yet any of these.
@@ -51,8 +53,9 @@ pub struct Accounting {
 impl Accounting {
     /// Whether every entry read is accounted for.
     pub fn balances(&self) -> bool {
-        let settled = self.published + self.duplicate + self.filtered() + self.quarantined;
-        self.read == settled + self.rewound + self.open
+        let settled = self.published + self.duplicate + self.filtered();
+        let passed_over = self.quarantined + self.discarded;
+        self.read == settled + passed_over + self.rewound + self.open
     }
 
     /// Acknowledged because of what they are.
@@ -68,6 +71,7 @@ impl Accounting {
             }
             Settled::Duplicate => self.duplicate += 1,
             Settled::Quarantined => self.quarantined += 1,
+            Settled::Discarded => self.discarded += 1,
             Settled::Passed(PassReason::AlreadyReplicated) => self.filtered_already_replicated += 1,
             Settled::Passed(PassReason::NotForThisRemote) => self.filtered_not_for_this_remote += 1,
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use georepl_cursor::{KEPT_MAX, Kept, Position};
+use georepl_cursor::{KEPT_MAX, Kept, Position, StartAt};
 use georepl_storage::Time;
 
 use super::flow::{Flow, Releasing, Retry};
@@ -101,11 +101,11 @@ impl<E> Machine<E> {
         }
         let kept = |position| self.progress.kept.get(&position).copied();
         Ok(match command {
-            Command::Seek(to) => Some(Change::Seek { to, incarnation: self.next_incarnation() }),
+            Command::Seek(to) => Some(Change::Seek { to, incarnation: self.incarnation_from(to) }),
             Command::Skip(entries) => Some(Change::Skip(entries)),
             Command::Release(position) => match kept(position) {
                 Some(Kept::Quarantined) => Some(Change::Release(position)),
-                Some(Kept::Released) => None,
+                Some(Kept::Released | Kept::Sending) => None,
                 None => return Err(CommandRefused::NotQuarantined(position)),
             },
             Command::Discard(position) => match kept(position) {
@@ -118,6 +118,24 @@ impl<E> Machine<E> {
     /// Above everything that either side knows.
     fn next_incarnation(&self) -> Incarnation {
         Incarnation(self.progress.incarnation.max(self.newest_incarnation.0) + 1)
+    }
+
+    /// A new one, unless nothing but an entry before the place can be in the current one: whether
+    /// that has landed, only an opening of the same incarnation tells.
+    fn incarnation_from(&self, to: StartAt) -> Incarnation {
+        let current = Incarnation(self.progress.incarnation);
+        let lies_before = |at: &Position| match to {
+            StartAt::Earliest => false,
+            StartAt::Position(place) => *at < place,
+            StartAt::Latest => true,
+        };
+        let in_doubt = self.sending().as_ref().is_some_and(lies_before);
+        // Another incarnation is what the remote asks for, or what ends the block.
+        let blocked = matches!(&self.life, Life::Running(flow) if flow.is_blocked());
+        match in_doubt && !blocked && self.newest_incarnation <= current {
+            true => current,
+            false => self.next_incarnation(),
+        }
     }
 
     /// It ends before the change is known to be stored.
@@ -170,11 +188,6 @@ impl<E> Machine<E> {
         change.apply(&mut self.progress);
         self.newest_incarnation =
             self.newest_incarnation.max(Incarnation(self.progress.incarnation));
-        self.begun = match change {
-            Change::Begin(_) => self.released(),
-            Change::Seek { .. } | Change::Release(_) => None,
-            _ => self.begun,
-        };
         self.accounting.skipped += acknowledged;
         self.accounting.released += u64::from(matches!(change, Change::Delivered(_)));
         if by == By::Operator {
@@ -230,8 +243,7 @@ impl<E> Machine<E> {
     }
 
     fn has_room_for(&self, position: Position) -> bool {
-        let kept = &self.progress.kept;
-        kept.len() < KEPT_MAX || kept.contains_key(&position)
+        self.progress.noted() < KEPT_MAX || self.progress.kept.contains_key(&position)
     }
 
     /// The reason, or that the policy would end it if there were room.
@@ -253,28 +265,36 @@ impl<E> Machine<E> {
 
 /// Release.
 impl<E> Machine<E> {
-    /// The entry that is to be sent before anything else.
-    pub(super) fn released(&self) -> Option<Position> {
-        let mut kept = self.progress.kept.iter();
-        kept.find(|(_, kept)| **kept == Kept::Released).map(|(position, _)| *position)
+    /// The entry for which the incarnation has begun, and which is sent in it before anything else.
+    pub(super) fn sending(&self) -> Option<Position> {
+        self.first_kept(Kept::Sending)
     }
 
-    /// The same, once it is acknowledged: entries before it that are not would be taken for stored
-    /// when it is.
+    /// The entry for which the next incarnation is to begin. It is acknowledged: in the new one,
+    /// entries before it that are not would be taken for stored.
     pub(super) fn released_now(&self) -> Option<Position> {
         let Life::Running(flow) = &self.life else { return None };
-        let due = |position: &Position| {
-            let begun = self.begun == Some(*position);
-            begun || flow.known() == Some(*position) || flow.is_past(*position)
-        };
-        // One that has landed comes first, whichever it is: the next incarnation would forget that it has.
-        let landed = flow.known().filter(|at| self.progress.kept.get(at) == Some(&Kept::Released));
-        landed.or_else(|| self.released().filter(due))
+        self.first_kept(Kept::Released).filter(|position| flow.is_past(*position))
     }
 
-    /// The steps of a release, each stored before the next: what the remote holds is acknowledged,
-    /// an incarnation begins, the entry is sent in it, and its receipt ends the release. Without the
-    /// first step, what is in doubt would be sent again in the new incarnation and stored twice.
+    fn first_kept(&self, how: Kept) -> Option<Position> {
+        let mut kept = self.progress.kept.iter();
+        kept.find(|(_, kept)| **kept == how).map(|(position, _)| *position)
+    }
+
+    /// The first steps of a release, each stored before the next. Nothing new is sent; what the
+    /// remote holds is read and acknowledged; then an incarnation begins. Without this, what is in
+    /// doubt would be sent again in the new incarnation and stored twice.
+    pub(super) fn begin_release(&mut self, position: Position) {
+        if let Life::Running(flow) = &self.life
+            && flow.has_caught_up()
+        {
+            let incarnation = self.next_incarnation();
+            self.begin_change(Change::Begin { incarnation, position }, By::Policy);
+        }
+    }
+
+    /// The last ones: the entry is sent, and when the remote holds it, the release is over.
     pub(super) fn send_released(&mut self, now: Time, position: Position) {
         let Life::Running(flow) = &mut self.life else {
             return;
@@ -282,16 +302,8 @@ impl<E> Machine<E> {
         let Some(session) = flow.may_send() else {
             return;
         };
-        // Passed over in every incarnation before, it can only be the one that began for it.
         if flow.known() == Some(position) {
             return self.begin_change(Change::Delivered(position), By::Policy);
-        }
-        if self.begun != Some(position) {
-            if flow.has_caught_up() {
-                let begin = Change::Begin(self.next_incarnation());
-                self.begin_change(begin, By::Policy);
-            }
-            return;
         }
         match flow.releasing {
             Releasing::Nothing if flow.may_fetch() => {

@@ -1,18 +1,20 @@
 //! What a running replicator knows: its session, its rewind, its window and its reads.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
-use std::time::Duration;
+mod reading;
+mod reasons;
+mod sending;
 
-use georepl_cursor::{Generation, Kept, Offset, Position, ReadId, ReadLimits, ReadStart};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use georepl_cursor::{Generation, Offset, Position, ReadId, ReadLimits};
 use georepl_storage::Time;
 
-use super::accounting::Accounting;
 use super::until;
 use crate::limits::Limits;
-use crate::session::{Outgoing, Receipt, SessionId};
-use crate::why::{Reason, RewindReason, RewindReasons, Wake};
-use crate::window::{Delivered, Settled, Window};
+use crate::session::{Receipt, SessionId};
+use crate::why::{Reason, RewindReason, RewindReasons};
+use crate::window::{Settled, Window};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Session {
@@ -59,8 +61,8 @@ enum Asking {
     For(ReadLimits),
     /// The last read waits for an entry.
     Waiting,
-    /// No entry will follow.
-    Ended,
+    /// The topic ends here, and no entry will follow.
+    Ended(Offset),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -84,6 +86,12 @@ pub(super) enum Releasing<E> {
 struct Awaited {
     position: Position,
     until: Time,
+}
+
+/// What is wrong with the first entry that the remote does not take.
+enum Failure {
+    Gap,
+    Refused(Position, Arc<str>),
 }
 
 /// The entry that the remote refused last.
@@ -156,10 +164,16 @@ impl<E> Flow<E> {
     }
 
     pub(super) fn is_drained(&self) -> bool {
-        self.asking == Asking::Ended
-            && self.rewinding.is_none()
+        self.rewinding.is_none()
             && self.window.is_empty()
             && self.reads.is_empty()
+            && self.asking == Asking::Ended(self.window.tail())
+    }
+
+    /// Another reader has brought the cursor to the end, and what lies before it is not here.
+    pub(super) fn ended_elsewhere(&self) -> bool {
+        let Asking::Ended(end) = self.asking else { return false };
+        self.rewinding.is_none() && self.reads.is_empty() && end != self.window.tail()
     }
 
     pub(super) fn renumber(
@@ -222,6 +236,11 @@ impl<E> Flow<E> {
         matches!(self.session, Session::Opening { id, .. } if id == session)
     }
 
+    /// The remote and the source disagree on what was published.
+    pub(super) fn is_blocked(&self) -> bool {
+        matches!(self.session, Session::Blocked(_))
+    }
+
     pub(super) fn may_open(&self, now: Time) -> bool {
         matches!(self.session, Session::Closed { open_at, .. } if open_at <= now)
     }
@@ -270,28 +289,48 @@ impl<E> Flow<E> {
         receipts: Vec<Receipt>,
         limits: &Limits,
     ) -> Option<RewindReason> {
-        let mut failed = None;
+        let mut failed: Option<Failure> = None;
         for receipt in receipts {
-            match receipt {
-                Receipt::Published(position) => self.settle(position, Settled::Published),
-                Receipt::Duplicate(position) => self.settle(position, Settled::Duplicate),
-                Receipt::Gap(_) => failed = failed.or(Some(RewindReason::Gap)),
-                Receipt::Refused(position, refusal) => {
-                    // Behind a failure the remote refuses only in its wake.
-                    if failed.is_none() {
-                        self.refuse(now, position, refusal.message, limits);
-                        failed = Some(RewindReason::Refused);
-                    }
+            let failure = match receipt {
+                Receipt::Published(position) => {
+                    self.settle(position, Settled::Published);
+                    continue;
                 }
-            }
+                Receipt::Duplicate(position) => {
+                    self.settle(position, Settled::Duplicate);
+                    continue;
+                }
+                Receipt::Gap(_) => Failure::Gap,
+                Receipt::Refused(position, refusal) => Failure::Refused(position, refusal.message),
+            };
+            // Behind a failure the remote fails others only in its wake.
+            failed.get_or_insert(failure);
         }
         self.await_receipts(now, limits);
-        match failed {
-            Some(RewindReason::Refused) => self.reopen(now),
-            Some(_) => self.retry_open(now, "the remote reported a gap".into(), limits),
-            None => {}
+        match failed? {
+            Failure::Gap => {
+                self.retry_open(now, "the remote reported a gap".into(), limits);
+                Some(RewindReason::Gap)
+            }
+            // The entry itself is held back, so the session need not be.
+            Failure::Refused(position, message) if self.is_unanswered(position) => {
+                self.refuse(now, position, message, limits);
+                self.reopen(now);
+                Some(RewindReason::Refused)
+            }
+            Failure::Refused(position, message) => {
+                let message = format!(
+                    "the remote refused {position}, for which no answer was awaited: {message}"
+                );
+                self.retry_open(now, message.into(), limits);
+                Some(RewindReason::LinkLost)
+            }
         }
-        failed
+    }
+
+    fn is_unanswered(&self, position: Position) -> bool {
+        matches!(self.releasing, Releasing::Sent(sent) if sent == position)
+            || self.window.is_unanswered(position)
     }
 
     /// The time begins anew only when another entry is the first without a receipt: answers for
@@ -376,361 +415,5 @@ impl<E> Flow<E> {
         self.previous = self.known;
         self.reads.clear();
         self.asking = Asking::Nothing;
-    }
-}
-
-/// Sending.
-impl<E> Flow<E> {
-    pub(super) fn may_send(&self) -> Option<SessionId> {
-        let free = self.rewinding.is_none() && self.stop_at.is_none();
-        self.open_session().filter(|_| free)
-    }
-
-    /// The entries that can be sent now, up to the first that blocks what follows.
-    pub(super) fn next_batch(
-        &mut self,
-        now: Time,
-        limits: &Limits,
-        accounting: &mut Accounting,
-    ) -> Vec<Outgoing<E>> {
-        let mut batch = Vec::new();
-        while let Some(position) = self.window.next_ready() {
-            if self.holds_back(position, now) {
-                break;
-            }
-            let entry = self.window.send_next();
-            let previous = self.previous.replace(position);
-            accounting.sent(position);
-            batch.push(Outgoing { previous, position, entry });
-        }
-        if !batch.is_empty() {
-            self.await_receipts(now, limits);
-        }
-        batch
-    }
-
-    /// Sends the released entry, as the first of its incarnation, unless it was refused just now.
-    pub(super) fn next_released(
-        &mut self,
-        now: Time,
-        limits: &Limits,
-        accounting: &mut Accounting,
-    ) -> Option<Outgoing<E>> {
-        let Releasing::Ready(position, _) = self.releasing else { return None };
-        if self.holds_back(position, now) {
-            return None;
-        }
-        let releasing = std::mem::replace(&mut self.releasing, Releasing::Sent(position));
-        let Releasing::Ready(_, entry) = releasing else { unreachable!("it was just seen") };
-        accounting.sends += 1;
-        self.await_receipts(now, limits);
-        Some(Outgoing { previous: None, position, entry })
-    }
-
-    /// Nothing is in doubt, and everything that the remote holds was read and acknowledged.
-    pub(super) fn has_caught_up(&self) -> bool {
-        self.may_send().is_some()
-            && self.first_unanswered().is_none()
-            && (self.is_at_the_end() || self.window.has_unsent())
-    }
-
-    /// The entry was acknowledged, as far as can be told from what was read.
-    pub(super) fn is_past(&self, position: Position) -> bool {
-        self.window.first().map_or_else(|| self.is_at_the_end(), |first| first > position)
-    }
-
-    /// Every entry was read and acknowledged.
-    fn is_at_the_end(&self) -> bool {
-        let waits = matches!(self.asking, Asking::Waiting | Asking::Ended);
-        self.window.is_empty() && waits && self.reads_in_storage() == 0
-    }
-
-    /// What the remote is known to hold.
-    pub(super) fn known(&self) -> Option<Position> {
-        self.known
-    }
-
-    /// The entry that was refused last, and how often in a row.
-    pub(super) fn refused(&self) -> Option<(Position, u32)> {
-        self.refused.as_ref().map(|refused| (refused.position, refused.retry.failures))
-    }
-
-    /// The entry that holds up all others because it is not readable.
-    pub(super) fn unreadable(&self) -> Option<Position> {
-        let alone = self.may_send().is_some() && self.first_unanswered().is_none();
-        self.window.first_unreadable().filter(|_| alone).map(|(position, _)| position)
-    }
-
-    /// Entries behind the refused one need no holding back: sends are in order.
-    fn holds_back(&self, position: Position, now: Time) -> bool {
-        self.refused.as_ref().is_some_and(|r| r.position == position && now < r.retry.at)
-    }
-}
-
-/// Reading.
-impl<E> Flow<E> {
-    pub(super) fn has_reads(&self) -> bool {
-        !self.reads.is_empty()
-    }
-
-    /// Reads that were not waiting when they were started. One that waited and was woken is not
-    /// among them: storage's own timeouts bound it, and a machine is not told of every wake-up.
-    fn reads_in_storage(&self) -> usize {
-        self.reads.len() - usize::from(self.asking == Asking::Waiting)
-    }
-
-    pub(super) fn outstanding_reads(&self) -> impl Iterator<Item = ReadId> + '_ {
-        self.reads.iter().map(|read| read.id)
-    }
-
-    /// The next read, if there is room for it. Nothing is read for a handful of free places:
-    /// reads stay large while the window is full, and an empty window is filled at once.
-    pub(super) fn next_read(&mut self, limits: &Limits) -> Option<ReadLimits> {
-        let idle = self.asking == Asking::Nothing
-            && self.rewinding.is_none()
-            && self.stop_at.is_none()
-            && self.open_session().is_some()
-            && self.reads.len() < self.reads_max(limits)
-            && self.read_retry.is_none();
-        if !idle {
-            return None;
-        }
-        let reserved: u64 = self.reads.iter().map(|read| u64::from(read.limits.entries)).sum();
-        let used = self.window.len() as u64 + reserved;
-        let free = u64::from(limits.window_entries).saturating_sub(used);
-        let reserved_bytes: u64 = self.reads.iter().map(|read| read.limits.bytes).sum();
-        let free_bytes = limits.window_bytes.saturating_sub(self.window.bytes() + reserved_bytes);
-        let enough = u64::from(limits.window_entries).div_ceil(10).min(limits.read_entries.into());
-        if free < enough || free_bytes == 0 {
-            return None;
-        }
-        let entries_max = if self.read_failures > 0 { 1 } else { limits.read_entries };
-        let entries = u32::try_from(free).unwrap_or(u32::MAX).min(entries_max);
-        let read = ReadLimits { entries, bytes: free_bytes.min(limits.read_bytes) };
-        self.asking = Asking::For(read);
-        Some(read)
-    }
-
-    /// After a failure one entry is asked for, alone, until one comes: what storage cannot give
-    /// in bulk it may give singly, and an overloaded one is not pressed.
-    fn reads_max(&self, limits: &Limits) -> usize {
-        if self.read_failures > 0 { 1 } else { limits.reads_in_flight as usize }
-    }
-
-    /// Whether the read begins where the window ends, as far as that can be told already.
-    pub(super) fn read_started(&mut self, now: Time, start: ReadStart, timeout: Duration) -> bool {
-        let Asking::For(limits) = self.asking else {
-            panic!("a read is answered after it was asked for");
-        };
-        let (id, asking) = match start {
-            ReadStart::Dispatched(id) => (id, Asking::Nothing),
-            ReadStart::Waiting(id) => (id, Asking::Waiting),
-        };
-        self.asking = asking;
-        let follows = self.has_reads() || id.from == self.window.tail();
-        self.reads.push_back(Outstanding { id, limits });
-        if asking == Asking::Nothing {
-            self.read_due.get_or_insert(now + timeout);
-        }
-        follows
-    }
-
-    /// Whether the only read waits at a place that the window does not reach.
-    pub(super) fn waits_elsewhere(&self) -> bool {
-        let only = self.reads.len() == 1 && self.asking == Asking::Waiting;
-        only && self.reads.iter().any(|read| read.id.from != self.window.tail())
-    }
-
-    /// Whether the read was outstanding; it no longer is.
-    pub(super) fn read_ended(&mut self, now: Time, id: ReadId, timeout: Duration) -> bool {
-        let Some(index) = self.reads.iter().position(|read| read.id == id) else {
-            return false;
-        };
-        self.reads.remove(index);
-        match self.asking {
-            Asking::Waiting if index == self.reads.len() => self.asking = Asking::Nothing,
-            // The read may have brought less than was there: the cursor is asked again.
-            Asking::Ended => self.asking = Asking::Nothing,
-            _ => {}
-        }
-        // While a rewind is awaited, the bound on draining takes the place of this one.
-        let timed = self.reads_in_storage() > 0 && self.may_send().is_some();
-        self.read_due = timed.then_some(now + timeout);
-        true
-    }
-
-    /// Whether there was one.
-    pub(super) fn forget_waiting_read(&mut self) -> bool {
-        let waited = self.asking == Asking::Waiting;
-        if waited {
-            self.asking = Asking::Nothing;
-            self.reads.pop_back();
-        }
-        waited
-    }
-
-    /// What the remote holds, and what was passed over, is not sent, readable or not.
-    pub(super) fn delivered(
-        &mut self,
-        entries: Vec<Delivered<E>>,
-        kept: &BTreeMap<Position, Kept>,
-    ) {
-        self.read_failures = 0;
-        for entry in entries {
-            let (held, passes) = (
-                self.known >= Some(entry.position),
-                matches!(entry.content, crate::window::Content::Pass(_)),
-            );
-            let settled = match kept.contains_key(&entry.position) {
-                true => Some(Settled::Quarantined),
-                false if held && !passes => Some(Settled::Duplicate),
-                false => None,
-            };
-            self.window.push(entry, settled);
-        }
-    }
-
-    pub(super) fn read_failed(&mut self, now: Time, message: Arc<str>, limits: &Limits) {
-        if let Asking::For(_) = self.asking {
-            self.asking = Asking::Nothing;
-        }
-        self.read_failures = self.read_failures.saturating_add(1);
-        let failures = self.read_failures;
-        let at = now + limits.read_backoff.delay(failures);
-        self.read_retry = Some(Retry { at, failures, message });
-    }
-
-    /// No failed read is waited for.
-    pub(super) fn may_fetch(&self) -> bool {
-        self.read_retry.is_none()
-    }
-
-    /// A timer that has struck must go, or the driver would find it due for ever.
-    pub(super) fn end_read_retry(&mut self, now: Time) {
-        self.read_retry.take_if(|retry| retry.at <= now);
-    }
-
-    pub(super) fn log_ended(&mut self) {
-        self.asking = Asking::Ended;
-    }
-}
-
-/// Timers and reasons.
-impl<E> Flow<E> {
-    pub(super) fn open_due(&self) -> Option<Time> {
-        match self.session {
-            Session::Opening { until, .. } => Some(until),
-            _ => None,
-        }
-    }
-
-    pub(super) fn receipts_due(&self) -> Option<Time> {
-        self.awaited.map(|awaited| awaited.until)
-    }
-
-    pub(super) fn read_due(&self) -> Option<Time> {
-        self.read_due
-    }
-
-    pub(super) fn wake_at(&self) -> Option<Time> {
-        let open_at = match self.session {
-            Session::Closed { open_at, .. } if self.stop_at.is_none() => Some(open_at),
-            _ => None,
-        };
-        let drain = self.rewinding.filter(|_| self.has_reads() && self.open_session().is_some());
-        let times = [
-            open_at,
-            self.open_due(),
-            self.receipts_due(),
-            self.read_due,
-            drain.map(|rewinding| rewinding.drain_until),
-            self.read_retry.as_ref().map(|retry| retry.at),
-            self.held_back().map(|refused| refused.retry.at),
-            self.stop_at,
-        ];
-        times.into_iter().flatten().min()
-    }
-
-    /// The refusal, while its entry is the next to be sent.
-    fn held_back(&self) -> Option<&RefusedHead> {
-        let sending = self.may_send().is_some();
-        let next = match self.releasing {
-            Releasing::Ready(position, _) => Some(position),
-            _ => self.window.first_ready(),
-        };
-        self.refused.as_ref().filter(|refused| sending && next == Some(refused.position))
-    }
-
-    pub(super) fn reason(&self) -> Reason {
-        if let Session::Blocked(reason) = &self.session {
-            return reason.clone();
-        }
-        if self.stop_at.is_some() {
-            return Reason::Stopping;
-        }
-        match &self.session {
-            Session::Closed { failures, last, .. } | Session::Opening { failures, last, .. } => {
-                return Reason::Connecting { failures: *failures, last: last.clone() };
-            }
-            Session::Open { .. } | Session::Blocked(_) => {}
-        }
-        if let Some(rewinding) = self.rewinding {
-            return Reason::Rewinding(rewinding.reasons);
-        }
-        if let Some(refused) = self.held_back() {
-            let Retry { failures, message, .. } = &refused.retry;
-            let position = refused.position;
-            return Reason::Refused { position, times: *failures, message: message.clone() };
-        }
-        if let Releasing::Asked(position) = self.releasing {
-            return Reason::Releasing { position };
-        }
-        if let Releasing::Sent(first) = self.releasing {
-            return Reason::AwaitingReceipts { entries: 1, first };
-        }
-        if let Some((position, message)) = self.window.first_unreadable() {
-            return Reason::Unreadable { position, message: message.clone() };
-        }
-        if let Some(retry) = &self.read_retry {
-            return Reason::ReadFailed { message: retry.message.clone() };
-        }
-        if let Some(first) = self.window.first_unanswered() {
-            return Reason::AwaitingReceipts { entries: self.window.unanswered(), first };
-        }
-        match self.asking {
-            _ if self.reads_in_storage() > 0 => Reason::Reading,
-            Asking::Waiting => Reason::WaitingForEntries,
-            Asking::For(_) => Reason::Reading,
-            // Behind the last entry it is drained, and stops.
-            Asking::Nothing | Asking::Ended => Reason::Unexplained,
-        }
-    }
-
-    pub(super) fn wake(&self, now: Time) -> Wake {
-        let after = |at: Option<Time>| at.map_or(Duration::ZERO, |at| until(now, at));
-        match self.reason() {
-            Reason::RemoteBehind { .. } | Reason::RemoteAhead { .. } | Reason::Stopped(_) => {
-                Wake::Operator
-            }
-            Reason::Unreadable { .. } if self.window.unanswered() == 0 => Wake::Operator,
-            Reason::Unreadable { .. } => Wake::Remote(after(self.receipts_due())),
-            Reason::Stopping => Wake::Timer(after(self.stop_at)),
-            Reason::Connecting { .. } if self.open_due().is_some() => {
-                Wake::Remote(after(self.open_due()))
-            }
-            // What the machine makes of others.
-            Reason::QuarantineFull { .. } => Wake::Operator,
-            Reason::Connecting { .. } | Reason::Refused { .. } | Reason::ReadFailed { .. } => {
-                Wake::Timer(after(self.wake_at()))
-            }
-            Reason::Rewinding(_) => {
-                Wake::Storage(after(self.rewinding.map(|rewinding| rewinding.drain_until)))
-            }
-            Reason::AwaitingReceipts { .. } => Wake::Remote(after(self.receipts_due())),
-            Reason::Reading => Wake::Storage(after(self.read_due)),
-            Reason::Storing { .. } | Reason::Releasing { .. } => Wake::Read,
-            Reason::WaitingForEntries => Wake::Append,
-            Reason::Unexplained => Wake::Nothing,
-        }
     }
 }

@@ -1,13 +1,15 @@
 //! The machine alone, in virtual time: inputs, and the outputs that follow.
 
-use georepl_cursor::{KEPT_MAX, Offset, ReadFailed, ReadLimits, StartAt};
+use georepl_cursor::{
+    KEPT_MAX, Offset, ReadFailed, ReadLimits, ReadOutcome, ReadRefused, ReadStart, StartAt,
+};
 use georepl_storage::{EntryId, LedgerId};
 
 use super::*;
 use crate::change::{Change, CommandRefused};
-use crate::session::{Outgoing, Refusal};
+use crate::session::{OpenError, Outgoing, Receipt, Refusal};
 use crate::why::Wake;
-use crate::window::Content;
+use crate::window::{Content, Delivered};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -195,7 +197,7 @@ fn terminated_topic_is_not_drained_before_a_short_read_was_made_good() {
     for outcome in [entries(0..1), failed("a bookie is slow"), entries(0..0)] {
         let mut tested = Tested::started(reads(2));
         tested.dispatched(0);
-        tested.refused(ReadRefused::Terminated);
+        tested.refused(ReadRefused::Terminated { end: Offset::new(2) });
         tested.completed(0, outcome.clone());
         if outcome == entries(0..1) {
             tested.published([0]);
@@ -204,15 +206,60 @@ fn terminated_topic_is_not_drained_before_a_short_read_was_made_good() {
     }
     let mut tested = Tested::started(reads(2));
     tested.dispatched(0);
-    tested.refused(ReadRefused::Terminated);
+    tested.refused(ReadRefused::Terminated { end: Offset::new(2) });
     let outputs = tested.completed(0, entries(0..1));
     assert!(matches!(outputs.last(), Some(Output::Read(_))), "{outputs:?}");
     tested.dispatched(1);
-    tested.refused(ReadRefused::Terminated);
+    tested.refused(ReadRefused::Terminated { end: Offset::new(2) });
     tested.completed(1, entries(1..2));
-    tested.refused(ReadRefused::Terminated);
+    tested.refused(ReadRefused::Terminated { end: Offset::new(2) });
     tested.published([0, 1]);
     assert_eq!(tested.reason(), Reason::Stopped(StopReason::Drained));
+}
+
+#[test]
+fn terminated_topic_is_not_drained_by_what_another_reader_took() {
+    let mut refused = Tested::started(reads(1));
+    refused.dispatched(0);
+    refused.completed(0, entries(0..1));
+    // Another reader took the entries 1 and 2 through the same cursor.
+    let outputs = refused.refused(ReadRefused::Terminated { end: Offset::new(3) });
+    assert_eq!(refused.machine.state(), State::Started);
+    assert_moved(&mut refused, &outputs);
+
+    let mut woken = Tested::started(reads(2));
+    woken.dispatched(0);
+    woken.waits(3);
+    let terminated = woken.completed(3, ReadOutcome::Terminated);
+    assert!(!terminated.contains(&Output::Close(session(1))), "the first read may bring it all");
+    let outputs = woken.completed(0, entries(0..1));
+    assert!(matches!(outputs.last(), Some(Output::Read(_))), "{outputs:?}");
+    let outputs = woken.refused(ReadRefused::Terminated { end: Offset::new(3) });
+    assert_moved(&mut woken, &outputs);
+}
+
+#[test]
+fn refusal_that_nothing_was_awaited_for_ends_the_session_with_a_growing_delay() {
+    let mut tested = Tested::started(reads(1));
+    tested.dispatched(0);
+    tested.completed(0, entries(0..2));
+    tested.published([0]);
+    // Answered already, and never sent.
+    for (entry, attempt, delay) in [(0, 1, 100), (7, 2, 200), (7, 3, 400)] {
+        let outputs = tested.refuses(entry);
+        assert_eq!(outputs, [Output::Close(session(attempt))]);
+        let Reason::Connecting { last: Some(message), .. } = tested.reason() else {
+            panic!("{:?}", tested.reason());
+        };
+        assert!(message.contains(&position(entry).to_string()), "{message}");
+        let later = tested.now + Duration::from_millis(delay);
+        assert_eq!(tested.machine.wake_at(), Some(later));
+        let outputs = tested.tick(later);
+        assert!(matches!(outputs[..], [Output::Open { .. }]), "{outputs:?}");
+        tested.opened(Some(0), 1);
+    }
+    let counts = tested.machine.accounting();
+    assert_eq!((counts.refusals, counts.links_lost), (0, 3));
 }
 
 #[test]
@@ -391,6 +438,11 @@ impl Tested {
     }
 }
 
+/// The second incarnation, for a released entry.
+fn begin(entry: u64) -> Change {
+    Change::Begin { incarnation: Incarnation(2), position: position(entry) }
+}
+
 fn changes(outputs: &[Output<u64>]) -> Option<Change> {
     outputs.iter().find_map(|output| match output {
         Output::Change(change) => Some(*change),
@@ -438,7 +490,7 @@ fn released_entry_waits_for_what_is_in_doubt_and_is_first_in_its_incarnation() {
     tested.opened(Some(2), 2);
     tested.dispatched(2);
     let outputs = tested.completed(2, entries(2..4));
-    assert_eq!(changes(&outputs), Some(Change::Begin(Incarnation(2))));
+    assert_eq!(changes(&outputs), Some(begin(0)));
     let sent = |output: &Output<u64>| matches!(output, Output::Send { .. });
     assert!(!outputs.iter().any(sent), "3 is not sent before it: {outputs:?}");
     let acknowledged = outputs.iter().any(|output| matches!(output, Output::Acknowledge { .. }));
@@ -466,7 +518,8 @@ fn released_entry_waits_for_what_is_in_doubt_and_is_first_in_its_incarnation() {
 
 #[test]
 fn released_entry_that_has_landed_is_not_sent_again_for_one_released_later() {
-    let mut progress = kept([0, 2], Kept::Released);
+    let mut progress = kept([0], Kept::Released);
+    progress.kept.insert(position(2), Kept::Sending);
     progress.incarnation = 2;
     let mut tested = Tested::keeping(&progress);
     // 2 was sent first in incarnation 2, and its receipt was lost; 0 was released after it.
@@ -486,7 +539,62 @@ fn released_entry_that_is_not_acknowledged_yet_does_not_overtake_what_is_before_
     assert_eq!(changes(&outputs), None);
     assert_eq!(changes(&tested.published([0, 2])), None, "it is past it, and has more to read");
     let outputs = tested.waits(3);
-    assert_eq!(changes(&outputs), Some(Change::Begin(Incarnation(2))));
+    assert_eq!(changes(&outputs), Some(begin(1)));
+}
+
+#[test]
+fn entry_that_was_given_up_is_never_sent_also_when_it_is_not_acknowledged_yet() {
+    let mut tested = Tested::keeping(&kept([1], Kept::Quarantined));
+    tested.input(Input::Command(Command::Discard(position(1))));
+    tested.input(Input::Stored(Ok(0)));
+    let discarded = Progress { discarded: [position(1)].into(), ..kept([], Kept::Released) };
+    assert_eq!(tested.machine.progress().discarded, discarded.discarded);
+    // It goes on, and so does one that is made from what was stored.
+    for mut tested in [tested, Tested::keeping(&discarded)] {
+        tested.opened(None, 0);
+        tested.dispatched(0);
+        let Output::Send { batch, .. } = tested.completed(0, entries(0..3)).remove(0) else {
+            panic!("nothing is sent");
+        };
+        let sent: Vec<_> = batch.iter().map(|sent| sent.entry).collect();
+        assert_eq!(sent, [0, 2]);
+        assert!(tested.machine.progress().discarded.contains(&position(1)), "0 is not there yet");
+        tested.published([0]);
+        assert!(tested.machine.progress().discarded.is_empty(), "it is acknowledged");
+        assert_eq!(tested.machine.accounting().discarded, 1);
+    }
+}
+
+#[test]
+fn seek_over_a_release_in_doubt_goes_on_in_the_incarnation_that_tells_whether_it_landed() {
+    let progress = Progress { incarnation: 2, ..kept([1], Kept::Sending) };
+    let seek = |to| Command::Seek(to);
+    let table = [
+        (StartAt::Latest, 2),
+        (StartAt::Position(position(2)), 2),
+        (StartAt::Position(position(1)), 3),
+        (StartAt::Earliest, 3),
+    ];
+    for (to, incarnation) in table {
+        let mut tested = Tested::keeping(&progress);
+        let outputs = tested.input(Input::Command(seek(to)));
+        let incarnation = Incarnation(incarnation);
+        assert_eq!(changes(&outputs), Some(Change::Seek { to, incarnation }));
+    }
+    let mut landed = Tested::keeping(&progress);
+    landed.input(Input::Command(seek(StartAt::Latest)));
+    landed.input(Input::Stored(Ok(3)));
+    let outputs = landed.opened(Some(1), 5);
+    assert_eq!(changes(&outputs), Some(Change::Delivered(position(1))), "it is not sent again");
+
+    // Blocked, it can only begin anew; then somebody decides on the entry again.
+    let mut blocked = Tested::keeping(&progress);
+    let session = blocked.machine.session().unwrap();
+    blocked.input(Input::Opened { session, held: Held::Foreign(position(9)) });
+    blocked.input(Input::Command(seek(StartAt::Latest)));
+    blocked.input(Input::Stored(Ok(3)));
+    assert_eq!(blocked.machine.progress().incarnation, 3);
+    assert_eq!(blocked.machine.progress().kept, kept([1], Kept::Quarantined).kept);
 }
 
 #[test]
@@ -498,7 +606,7 @@ fn full_quarantine_blocks_and_says_so() {
         tested.dispatched(0);
         tested.completed(0, entries(0..1));
         // The second time it is sent after a delay.
-        tested.tick(at(1));
+        tested.tick(tested.now + SECOND);
         assert_eq!(changes(&tested.refuses(0)), None);
     }
     tested.opened(None, 0);

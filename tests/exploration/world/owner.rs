@@ -20,7 +20,9 @@ pub enum Order {
     Skip,
     SeekBack,
     SeekForward,
-    /// Send, or give up, the first entry in quarantine.
+    /// Go on from the second entry, back or forth.
+    SeekToSecond,
+    /// Send, or give up, any entry in quarantine.
     Release,
     Discard,
 }
@@ -32,7 +34,7 @@ pub enum Owner {
     /// Storage has read the entry that was released.
     Fetched,
     Crash,
-    Order(Order),
+    Order(Command),
 }
 
 /// What is durable of the cursor, and what is under way to it.
@@ -117,22 +119,28 @@ impl World {
         on(self.may(Fault::Crash), Owner::Crash);
         if self.orders > 0 && self.stored.changing.is_none() {
             for &order in self.bounds.commands {
-                on(self.command(order).is_some(), Owner::Order(order));
+                for command in self.commands(order) {
+                    on(true, Owner::Order(command));
+                }
             }
         }
         actions
     }
 
-    fn command(&self, order: Order) -> Option<Command> {
-        let kept = || self.replicator.progress().kept.iter().next();
-        let quarantined = || kept().filter(|(_, kept)| **kept == Kept::Quarantined);
-        let backlog = self.cursor.backlog() > 0;
+    fn commands(&self, order: Order) -> Vec<Command> {
+        let kept = self.replicator.progress().kept.iter();
+        let quarantined = kept.clone().filter(|(_, kept)| **kept == Kept::Quarantined);
+        let with_backlog = |command| match self.cursor.backlog() {
+            0 => Vec::new(),
+            _ => vec![command],
+        };
         match order {
-            Order::Skip => Some(Command::Skip(1)).filter(|_| backlog),
-            Order::SeekBack => Some(Command::Seek(StartAt::Earliest)),
-            Order::SeekForward => Some(Command::Seek(StartAt::Latest)).filter(|_| backlog),
-            Order::Release => quarantined().map(|(at, _)| Command::Release(*at)),
-            Order::Discard => kept().map(|(at, _)| Command::Discard(*at)),
+            Order::Skip => with_backlog(Command::Skip(1)),
+            Order::SeekBack => vec![Command::Seek(StartAt::Earliest)],
+            Order::SeekForward => with_backlog(Command::Seek(StartAt::Latest)),
+            Order::SeekToSecond => vec![Command::Seek(StartAt::Position(position(1)))],
+            Order::Release => quarantined.map(|(at, _)| Command::Release(*at)).collect(),
+            Order::Discard => kept.map(|(at, _)| Command::Discard(*at)).collect(),
         }
     }
 
@@ -149,9 +157,8 @@ impl World {
                 self.input(Input::Fetched(Ok(delivered)));
             }
             Owner::Crash => self.fault().crash(),
-            Owner::Order(order) => {
+            Owner::Order(command) => {
                 self.orders -= 1;
-                let command = self.command(order).expect("enabled when there is one");
                 self.input(Input::Command(command));
             }
         }
@@ -164,6 +171,7 @@ impl World {
         if let Some((change, before)) = self.stored.changing.take() {
             if let Change::Discard(position) = change {
                 self.skipped |= bits([&position]);
+                self.given_up |= bits([&position]);
             }
             let acknowledged = self.stored.mark_delete.get().saturating_sub(before.get());
             self.skipped |= between(before, self.stored.mark_delete);
@@ -172,6 +180,9 @@ impl World {
     }
 
     fn keep(&mut self) {
+        let acknowledged = self.cursor.mark_delete_offset();
+        let is_past = |at: Position| at.entry.get() < acknowledged.get();
+        self.cursor.progress_mut().forget_discarded(is_past);
         self.stored.mark_delete = self.cursor.mark_delete_offset();
         self.stored.progress = self.cursor.progress().clone();
         self.stored.passed_over |= bits(self.stored.progress.kept.keys());
@@ -181,8 +192,13 @@ impl World {
     pub(super) fn follow_change(&mut self) {
         if let Some((change, before)) = self.stored.fresh.take() {
             self.effects.changes += 1;
-            if let Change::Seek { .. } = change {
-                self.seeks += 1;
+            if let Change::Seek { to, .. } = change {
+                let to = offset_of(to, self.cursor.end());
+                let again = between(to, self.cursor.end());
+                self.given_up &= !again;
+                for (entry, seeks) in self.seeks.iter_mut().enumerate() {
+                    *seeks += again >> entry & 1;
+                }
                 self.mark_delete = self.mark_delete.min(self.cursor.mark_delete_offset());
             }
             if let Change::Discard(position) = change {
@@ -222,7 +238,7 @@ impl World {
     pub(super) fn is_releasing(&self) -> bool {
         let kept = &self.replicator.progress().kept;
         kept.iter().any(|(at, kept)| {
-            *kept == Kept::Released && self.log.iter().any(|&entry| position(entry) == *at)
+            *kept == Kept::Sending && self.log.iter().any(|&entry| position(entry) == *at)
         })
     }
 }

@@ -109,7 +109,9 @@ impl CursorPort for SourceSide<'_> {
 
 pub(super) struct NetworkSide<'a> {
     pub(super) sent: &'a mut Vec<(SessionId, Message)>,
-    pub(super) sends: u8,
+    /// Entries (bits) that an operator gave up.
+    pub(super) given_up: u8,
+    pub(super) effects: &'a mut Effects,
 }
 
 impl RemotePort<u8> for NetworkSide<'_> {
@@ -118,7 +120,11 @@ impl RemotePort<u8> for NetworkSide<'_> {
     }
 
     fn send(&mut self, session: SessionId, batch: Vec<Outgoing<u8>>) {
-        self.sends += 1;
+        self.effects.sends += 1;
+        if let Some(sent) = batch.iter().find(|sent| self.given_up >> sent.entry & 1 == 1) {
+            let what = format!("S25: {} is sent although it was given up", sent.entry);
+            self.effects.broken.get_or_insert(what);
+        }
         self.sent.extend(batch.into_iter().map(|Outgoing { previous, position, entry }| {
             (session, Message::Send { previous, position, entry })
         }));

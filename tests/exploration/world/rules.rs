@@ -43,6 +43,7 @@ pub mod mark {
     pub const QUARANTINED: u32 = 1 << 18;
     pub const RELEASED: u32 = 1 << 19;
     pub const STORING: u32 = 1 << 20;
+    pub const GIVEN_UP: u32 = 1 << 21;
 }
 
 impl World {
@@ -256,6 +257,7 @@ impl World {
             (!self.replicator.progress().kept.is_empty(), mark::QUARANTINED),
             (self.is_releasing(), mark::RELEASED),
             (self.is_storing(), mark::STORING),
+            (!self.cursor.progress().discarded.is_empty(), mark::GIVEN_UP),
         ]
         .into_iter()
         .filter_map(|(holds, mark)| holds.then_some(mark))

@@ -47,6 +47,30 @@ async fn acknowledged(region: &Region) -> (ManagedLedger, Arc<ManagedCursor>) {
     (topic, cursor)
 }
 
+/// What was given up is noted until mark-delete is past it, also across a restart, and no longer.
+#[tokio::test]
+async fn what_was_given_up_is_noted_until_it_is_acknowledged() {
+    let region = Region::new();
+    let topic = region.topic().await;
+    let positions = append(&topic, 6).await;
+    let cursor = cursor(&topic).await;
+    let give_up = |progress: &mut Progress| {
+        progress.discarded.extend([positions[0], positions[2], positions[4]]);
+    };
+    cursor.store_progress(give_up).await.unwrap();
+    cursor.mark_delete(positions[1]).await.unwrap();
+    let left = [positions[2], positions[4]].into();
+    assert_eq!(cursor.progress().discarded, left);
+    cursor.close().await.unwrap();
+    topic.close().await.unwrap();
+
+    let topic = region.topic().await;
+    let cursor = super::cursor(&topic).await;
+    assert_eq!(cursor.progress().discarded, left);
+    cursor.skip(u64::MAX).await.unwrap();
+    assert!(cursor.progress().discarded.is_empty());
+}
+
 async fn assert_restored(cursor: &ManagedCursor) {
     assert_eq!(cursor.mark_delete_offset(), Offset::new(3));
     assert_eq!(cursor.backlog(), 4, "10 less 3 and the single ones");

@@ -310,7 +310,8 @@ async fn a_terminated_topic_keeps_its_end_and_its_readers_learn_of_it() {
     let cursor = cursor(&topic).await;
     assert_eq!(offsets(&cursor.read_entries(LIMITS).await.unwrap()), [0, 1, 2, 3, 4, 5]);
     let end = cursor.read_entries_or_wait(LIMITS).await.unwrap_err();
-    assert_eq!(end, ReadEntriesError::Refused(ReadRefused::Terminated));
+    let terminated = ReadRefused::Terminated { end: Offset::new(6) };
+    assert_eq!(end, ReadEntriesError::Refused(terminated));
 }
 
 #[tokio::test]
