@@ -49,11 +49,12 @@ pub use cursor::{
 pub use listing::{topic_exists, topics};
 #[cfg(feature = "io")]
 pub use managed_ledger::{
-    AppendBatch, AppendError, AppendPermit, BacklogQuota, BeyondQuota, ChangeError, CloseError,
-    Entry, Expired, ManagedLedger, ManagedLedgerConfig, OpenError, ReadError, Refusal, Retention,
+    AppendBatch, AppendError, AppendPermit, BacklogFull, BacklogQuota, BeyondQuota, ChangeError,
+    CloseError, Entry, Expired, ManagedLedger, ManagedLedgerConfig, OpenError, ReadError, Refusal,
+    Retention,
 };
 #[cfg(feature = "io")]
-pub use names::InvalidName;
+pub use names::{InvalidName, OWN_CURSORS};
 #[cfg(feature = "io")]
 pub use snapshots::{LoadError, PersistError, RECORD_RANGES_MAX, SNAPSHOTS_PER_LEDGER_MAX};
 

@@ -45,7 +45,7 @@ use tokio::sync::{Notify, Semaphore, oneshot};
 
 pub use append::{AppendBatch, AppendPermit};
 pub use config::ManagedLedgerConfig;
-pub use error::{AppendError, ChangeError, CloseError, OpenError, ReadError, Refusal};
+pub use error::{AppendError, BacklogFull, ChangeError, CloseError, OpenError, ReadError, Refusal};
 pub use read::Entry;
 pub(crate) use register::Registered;
 pub use trimming::{BacklogQuota, BeyondQuota, Expired, Retention};
@@ -281,6 +281,11 @@ impl ManagedLedger {
             Ok(held) => Ok(AppendPermit { bytes, _held: held }),
             Err(_) => Err(self.refusal().expect("the budget is closed after the intake").into()),
         }
+    }
+
+    /// Why publishers wait or are refused, if the topic is at its backlog quota.
+    pub fn backlog_full(&self) -> Option<BacklogFull> {
+        self.0.backlog_full()
     }
 
     /// Appends a batch, one entry per payload, with a permit for its whole size. Returns at once;

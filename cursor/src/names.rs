@@ -40,6 +40,10 @@ pub(crate) fn name_of(path: &str) -> String {
     }
 }
 
+/// A cursor whose name begins so is a topic's own bookkeeping. What it has not acknowledged stays in
+/// the topic, and is nobody's backlog: a quota does not count it.
+pub const OWN_CURSORS: &str = "georepl.";
+
 /// The key of a topic's record.
 pub(crate) fn topic_key(path: &str) -> String {
     format!("managed-ledgers/{path}")

@@ -270,6 +270,7 @@ impl EventSink for Shared {
     fn session_event(&self, session: SessionId, event: SessionEvent) {
         self.events.push(Event::Input(match event {
             SessionEvent::Receipts(receipts) => Input::Receipts { session, receipts },
+            SessionEvent::NotWritable(message) => Input::NotWritable { session, message },
             SessionEvent::Lost(message) => Input::Lost { session, message },
         }));
     }

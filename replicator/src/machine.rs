@@ -130,6 +130,7 @@ impl<E> Machine<E> {
             Input::Opened { session, held } => self.on_opened(now, session, held),
             Input::OpenFailed { session, error } => self.on_open_failed(now, session, error),
             Input::Receipts { session, receipts } => self.on_receipts(now, session, receipts),
+            Input::NotWritable { session, message } => self.on_not_writable(session, message),
             Input::Lost { session, message } => self.on_lost(now, session, message),
             Input::Command(command) => self.commands.push_back(command),
             Input::Stored(stored) => self.on_stored(now, stored),
@@ -418,8 +419,7 @@ impl<E> Machine<E> {
             flow.retry_open(now, message, &self.limits);
             self.outputs.extend(session.map(Output::Close));
         } else if due(flow.receipts_due()) {
-            let message = "the remote left an entry without a receipt".into();
-            flow.retry_open(now, message, &self.limits);
+            flow.receipts_overdue(now, &self.limits);
             self.accounting.links_lost += 1;
             self.outputs.extend(session.map(Output::Close));
             self.begin_rewind(now, RewindReason::ReceiptTimeout);

@@ -140,6 +140,11 @@ pub enum Reason {
         /// What the last one was.
         last: Option<Arc<str>>,
     },
+    /// The remote says that it takes no more for now, and why.
+    RemoteNotWritable {
+        /// Its words: the cause, and what to do about it.
+        message: Arc<str>,
+    },
     /// The cursor is being put back to the first entry that is not acknowledged.
     Rewinding(RewindReasons),
     /// The remote refuses the first entry; it is tried again.
@@ -204,6 +209,7 @@ impl Reason {
             Self::RemoteBehind { .. } => "remote-behind",
             Self::RemoteAhead { .. } => "remote-ahead",
             Self::Connecting { .. } => "connecting",
+            Self::RemoteNotWritable { .. } => "remote-not-writable",
             Self::Rewinding(_) => "rewinding",
             Self::Refused { .. } => "refused",
             Self::Unreadable { .. } => "unreadable",
@@ -240,6 +246,9 @@ impl fmt::Display for Reason {
                 let attempts = counted(*failures, "attempt", "attempts");
                 write!(f, "no session after {attempts}")?;
                 last.iter().try_for_each(|message| write!(f, ": {message}"))
+            }
+            Self::RemoteNotWritable { message } => {
+                write!(f, "the remote takes no more for now: {message}")
             }
             Self::Rewinding(reasons) => write!(f, "the cursor is being rewound ({reasons})"),
             Self::Refused { position, times, message } => {

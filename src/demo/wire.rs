@@ -170,6 +170,7 @@ impl EventSink for Ear {
                     duplicates > 0
                 });
             }
+            SessionEvent::NotWritable(message) => self.events.not_writable(message),
             SessionEvent::Lost(message) => {
                 let before = std::mem::replace(&mut *self.hearing.lock(), Hearing::Over);
                 if let Hearing::Open { late: late @ 1.. } = before {

@@ -47,6 +47,14 @@ struct Held {
     checksum: u32,
 }
 
+/// What a remote says in a session.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Said {
+    Answers(Vec<Answer>),
+    NotWritable(String),
+}
+
 /// The answer to one send, by its position.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -105,8 +113,12 @@ pub(super) async fn run(
             },
             event = events.recv() => match event {
                 Some(SessionEvent::Receipts(receipts)) => {
-                    let answers: Vec<_> = receipts.into_iter().map(Answer::from).collect();
-                    outbox.word(&answers).await.map_err(gone)?;
+                    let answers = receipts.into_iter().map(Answer::from).collect();
+                    outbox.word(&Said::Answers(answers)).await.map_err(gone)?;
+                }
+                Some(SessionEvent::NotWritable(message)) => {
+                    let said = Said::NotWritable(message.to_string());
+                    outbox.word(&said).await.map_err(gone)?;
                 }
                 Some(SessionEvent::Lost(message)) => return Err(Failure::failed(message)),
                 None => return Err(Failure::failed("the session ended")),
@@ -229,10 +241,11 @@ async fn carry(
     let receive = async {
         loop {
             match inbox.next().await {
-                Ok(Some(Frame::Word(word))) => match line::parse::<Vec<Answer>>(&word) {
-                    Ok(answers) => {
+                Ok(Some(Frame::Word(word))) => match line::parse(&word) {
+                    Ok(Said::Answers(answers)) => {
                         events.receipts(answers.into_iter().map(Receipt::from).collect());
                     }
+                    Ok(Said::NotWritable(message)) => events.not_writable(message),
                     Err(_) => return last_words(&word),
                 },
                 Ok(_) => return "the remote's process ended".to_owned(),

@@ -96,6 +96,17 @@ impl<T> Mailbox<T> {
         }
     }
 
+    /// Waits until the mailbox is closed, whatever is inside.
+    ///
+    /// For the owner, while it is not receiving. Cancel-safe.
+    pub async fn closed(&self) {
+        while matches!(self.state.lock().door, Door::Open) {
+            // Closing leaves a permit. One that an item has left may be used up here: whoever
+            // receives looks for items before it waits.
+            self.arrived.notified().await;
+        }
+    }
+
     /// Refuses what comes from now on. What is inside can still be taken.
     pub fn close(&self) {
         self.state.lock().door = Door::Closed;
@@ -112,6 +123,7 @@ impl<T> Default for Mailbox<T> {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::task::{Context, Waker};
 
     use super::*;
 
@@ -141,6 +153,21 @@ mod tests {
         assert_eq!(items, [1]);
         items.clear();
         assert_eq!(mailbox.recv_into(&mut items).await, Err(MailboxClosed));
+    }
+
+    #[tokio::test]
+    async fn the_end_is_seen_although_items_are_inside_and_these_are_not_lost() {
+        let mailbox = Mailbox::new();
+        mailbox.push(1);
+        let mut closed = Box::pin(mailbox.closed());
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(closed.as_mut().poll(&mut context).is_pending());
+        mailbox.push(2);
+        mailbox.close();
+        closed.await;
+        let mut items = Vec::new();
+        assert_eq!(mailbox.recv_into(&mut items).await, Ok(()));
+        assert_eq!(items, [1, 2]);
     }
 
     #[test]

@@ -206,7 +206,8 @@ fn skips_and_seeks_while_entries_are_sent_and_released_lose_nothing_else() {
     // A release whose receipt is lost, and then a seek over it, while another may be released.
     let commands = &[Order::Release, Order::SeekForward, Order::SeekToSecond];
     let kinds = &[Fault::Refuse, Fault::LinkLost];
-    check(Bounds { kinds, commands, orders: 2, ..KEPT }, reached);
+    let at_once = Bounds { persistence: Persistence::AtOnce, ..KEPT };
+    check(Bounds { kinds, commands, orders: 2, ..at_once }, reached);
 }
 
 #[test]

@@ -148,6 +148,21 @@ impl ChangeError {
     }
 }
 
+/// A topic's slowest cursor is too far behind, and publishers wait or are refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "topic {topic} has a backlog of {backlog} bytes, and its quota is {bytes_max}; let its slowest \
+     cursor acknowledge more, remove it, or raise the quota"
+)]
+pub struct BacklogFull {
+    /// The topic.
+    pub topic: Arc<str>,
+    /// Bytes of payload that some cursor has not acknowledged.
+    pub backlog: u64,
+    /// The quota.
+    pub bytes_max: u64,
+}
+
 /// Why an append failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AppendError {
@@ -168,17 +183,8 @@ pub enum AppendError {
         bytes_max: usize,
     },
     /// The slowest cursor is too far behind, and the topic is set to refuse publishers then. Nothing was written.
-    #[error(
-        "topic {topic} has a backlog of {backlog} bytes, and its quota is {bytes_max}; publish again when its cursors have moved on"
-    )]
-    BacklogFull {
-        /// The topic.
-        topic: Arc<str>,
-        /// Bytes of payload that some cursor has not acknowledged.
-        backlog: u64,
-        /// The quota.
-        bytes_max: u64,
-    },
+    #[error(transparent)]
+    BacklogFull(#[from] BacklogFull),
     /// The batch is larger than what was reserved for it. Nothing was written.
     #[error("a batch of {bytes} bytes came with a permit for {reserved}; reserve its whole size")]
     BeyondPermit {
@@ -199,7 +205,7 @@ impl AppendError {
     pub const fn advice(&self) -> Advice {
         match self {
             Self::Refused(refusal) | Self::OutcomeUnknown(refusal) => refusal.advice(),
-            Self::BacklogFull { .. } => Advice::Retry,
+            Self::BacklogFull(_) => Advice::Retry,
             Self::EntryTooLarge { .. } | Self::BeyondPermit { .. } => Advice::GiveUp,
         }
     }

@@ -13,7 +13,7 @@ use georepl_storage::MetadataError;
 use super::error::ChangeError;
 use super::{Door, Inner, Intake, ManagedLedger, Refusal};
 use crate::chain::Chain;
-use crate::names::decoded;
+use crate::names::{OWN_CURSORS, decoded};
 use crate::position::{Offset, Place};
 use crate::progress::Progress;
 use crate::records::CursorRecord;
@@ -181,6 +181,15 @@ impl Inner {
     pub(super) fn floor(&self) -> Offset {
         let floors = self.cursors.lock().values().filter_map(|cursor| cursor.floor).min();
         floors.unwrap_or_else(|| self.end())
+    }
+
+    /// The first entry that some reader of the topic has not acknowledged; the end when there is none.
+    pub(super) fn backlog_start(&self) -> Offset {
+        let cursors = self.cursors.lock();
+        let readers = cursors.iter().filter(|(name, _)| !name.starts_with(OWN_CURSORS));
+        let floor = readers.filter_map(|(_, cursor)| cursor.floor).min();
+        drop(cursors);
+        floor.unwrap_or_else(|| self.end())
     }
 
     /// What some cursor holds back, or a ledger's end, has changed: publishers that wait look again, and what nobody

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use georepl_storage::{LedgerId, MetadataError};
 
-use super::error::{ChangeError, CloseError, Refusal};
+use super::error::{AppendError, BacklogFull, ChangeError, CloseError, Refusal};
 use super::{Inner, Intake, ManagedLedger, State, now_ms};
 use crate::chain::LedgerState;
 use crate::own_record::OwnRecord;
@@ -64,7 +64,8 @@ pub struct Expired {
     pub entries: u64,
 }
 
-/// How many bytes may wait for the slowest cursor, and what becomes of publishers beyond it.
+/// How many bytes may wait for the slowest cursor, and what becomes of publishers beyond it. Cursors of the topic's own
+/// ([`OWN_CURSORS`](crate::OWN_CURSORS)) do not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BacklogQuota {
     /// Bytes of payload from what the slowest cursor has acknowledged up to the end.
@@ -435,28 +436,28 @@ impl Inner {
     }
 
     /// Waits while the topic is at its quota.
-    pub(super) async fn within_quota(&self) -> Result<(), super::AppendError> {
+    pub(super) async fn within_quota(&self) -> Result<(), AppendError> {
         let Some(quota) = self.config.backlog_quota else { return Ok(()) };
         loop {
-            // Made before the floor is asked for: a move in between is not missed.
+            // Made before the backlog is asked for: a move in between is not missed.
             let moved = self.floor_moved.notified();
-            let backlog = {
-                let floor = self.floor();
-                let state = self.state.lock();
-                if let Intake::Refused(refusal) = &state.intake {
-                    return Err(refusal.clone().into());
-                }
-                state.chain.bytes_from(floor)
-            };
-            match quota.beyond {
-                _ if backlog < quota.bytes => return Ok(()),
-                BeyondQuota::Hold => moved.await,
-                BeyondQuota::Refuse => {
-                    let (topic, bytes_max) = (self.topic.clone(), quota.bytes);
-                    return Err(super::AppendError::BacklogFull { topic, backlog, bytes_max });
-                }
+            if let Intake::Refused(refusal) = &self.state.lock().intake {
+                return Err(refusal.clone().into());
+            }
+            match (self.backlog_full(), quota.beyond) {
+                (None, _) => return Ok(()),
+                (Some(_), BeyondQuota::Hold) => moved.await,
+                (Some(full), BeyondQuota::Refuse) => return Err(full.into()),
             }
         }
+    }
+
+    pub(super) fn backlog_full(&self) -> Option<BacklogFull> {
+        let bytes_max = self.config.backlog_quota?.bytes;
+        let start = self.backlog_start();
+        let backlog = self.state.lock().chain.bytes_from(start);
+        let topic = &self.topic;
+        (backlog >= bytes_max).then(|| BacklogFull { topic: topic.clone(), backlog, bytes_max })
     }
 }
 

@@ -167,6 +167,14 @@ impl<E> Machine<E> {
         }
     }
 
+    pub(super) fn on_not_writable(&mut self, session: SessionId, message: Arc<str>) {
+        if let Life::Running(flow) = &mut self.life
+            && flow.open_session() == Some(session)
+        {
+            flow.not_writable(message);
+        }
+    }
+
     pub(super) fn on_lost(&mut self, now: Time, session: SessionId, message: Arc<str>) {
         let Life::Running(flow) = &mut self.life else {
             return;

@@ -120,6 +120,8 @@ pub(super) struct Flow<E> {
     refused: Option<RefusedHead>,
     pub(super) releasing: Releasing<E>,
     awaited: Option<Awaited>,
+    /// Why the remote takes no more, by its own words, until it does or the link has failed.
+    not_writable: Option<Arc<str>>,
     pub(super) stop_at: Option<Time>,
 }
 
@@ -142,6 +144,7 @@ impl<E> Flow<E> {
             refused: None,
             releasing: Releasing::Nothing,
             awaited: None,
+            not_writable: None,
             stop_at: None,
         }
     }
@@ -274,6 +277,21 @@ impl<E> Flow<E> {
         let open_at = now + limits.open_backoff.delay(failures);
         self.session = Session::Closed { open_at, failures, last: Some(message) };
         self.awaited = None;
+        self.not_writable = None;
+    }
+
+    pub(super) fn not_writable(&mut self, message: Arc<str>) {
+        self.not_writable = Some(message);
+    }
+
+    /// The remote left an entry without a receipt. If it said why, that is still the reason; the
+    /// session is given up all the same, since the link may have died meanwhile.
+    pub(super) fn receipts_overdue(&mut self, now: Time, limits: &Limits) {
+        let said = self.not_writable.take();
+        let message = said.clone();
+        let silent = || "the remote left an entry without a receipt".into();
+        self.retry_open(now, message.unwrap_or_else(silent), limits);
+        self.not_writable = said;
     }
 
     /// The session is given up although it is sound, and the next is opened at once.
@@ -289,6 +307,7 @@ impl<E> Flow<E> {
         receipts: Vec<Receipt>,
         limits: &Limits,
     ) -> Option<RewindReason> {
+        self.not_writable = None;
         let mut failed: Option<Failure> = None;
         for receipt in receipts {
             let failure = match receipt {

@@ -83,6 +83,13 @@ pub enum Input<E> {
         /// The answers, in any order.
         receipts: Vec<Receipt>,
     },
+    /// The remote takes nothing more of a session for now; it is over with the next receipts.
+    NotWritable {
+        /// Which session.
+        session: SessionId,
+        /// Why, and what to do about it, for people.
+        message: Arc<str>,
+    },
     /// A session ended by itself.
     Lost {
         /// Which session.

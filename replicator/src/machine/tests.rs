@@ -39,6 +39,7 @@ fn failed(message: &str) -> ReadOutcome<Delivered<u64>> {
 }
 
 /// A machine, and what it wanted since the last look.
+#[derive(Clone)]
 struct Tested {
     machine: Machine<u64>,
     now: Time,
@@ -323,6 +324,42 @@ fn why_keeps_the_last_failure_while_it_connects_again() {
         "{:?}",
         tested.reason()
     );
+}
+
+/// Its cause stays, and since when, over all the attempts to have it taken.
+#[test]
+fn why_names_the_remote_that_takes_no_more_until_it_does() {
+    let mut tested = Tested::started(reads(1));
+    tested.dispatched(0);
+    tested.completed(0, entries(0..1));
+    let said = || Input::NotWritable { session: session(1), message: "its quota is full".into() };
+    let held = Reason::RemoteNotWritable { message: "its quota is full".into() };
+    tested.now = at(10);
+    assert!(tested.input(said()).is_empty());
+    let why = tested.machine.why(tested.now, 1);
+    assert_eq!((&why.reason, why.wake), (&held, Wake::Remote(SECOND * 20)));
+
+    // The link may have died since.
+    assert_eq!(tested.tick(at(30)), [Output::Close(session(1))]);
+    let why = tested.machine.why(tested.now, 1);
+    assert_eq!((&why.reason, why.wake), (&held, Wake::Timer(Duration::from_millis(100))));
+    tested.tick(at(31));
+    let why = tested.machine.why(tested.now, 1);
+    assert_eq!((&why.reason, why.wake), (&held, Wake::Remote(SECOND * 10)));
+    tested.opened(None, 0);
+    tested.dispatched(0);
+    tested.completed(0, entries(0..1));
+    let why = tested.machine.why(at(40), 1);
+    assert_eq!((&why.reason, why.since), (&held, SECOND * 30));
+
+    let mut failed = tested.clone();
+    tested.published([0]);
+    assert_eq!(tested.reason(), Reason::Reading);
+    let lost = Input::Lost { session: session(2), message: "reset by peer".into() };
+    failed.input(lost);
+    assert!(matches!(failed.reason(), Reason::Connecting { failures: 2, .. }));
+    failed.input(said());
+    assert!(matches!(failed.reason(), Reason::Connecting { .. }), "of another session");
 }
 
 #[test]

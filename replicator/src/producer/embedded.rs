@@ -22,7 +22,7 @@ use bytes::{Bytes, BytesMut};
 use georepl_cursor::{AppendError, ManagedLedger, Offset, Position, Refusal};
 use georepl_storage::Advice;
 use parking_lot::Mutex;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 pub use keeping::{CHECKPOINT_BYTES, CHECKPOINT_ENTRIES, InvalidSource, KEEPER};
 pub use opening::OpenTopicError;
@@ -130,6 +130,8 @@ struct Inbound {
     /// succeed. Bounded by the topic's byte budget and the replicator's window.
     in_doubt: VecDeque<Offset>,
     waiting: Option<(SessionId, oneshot::Sender<OpenAnswer>)>,
+    /// A newer session was asked for: an older one that waits to append gives up.
+    newer: Arc<Notify>,
 }
 
 type OpenAnswer = Result<Option<Watermark>, OpenError>;
@@ -217,7 +219,7 @@ impl EmbeddedTopic {
             Asked::Answered(watermark) => watermark,
             Asked::Waits(receiver) => receiver.await.expect("every waiting opening is answered")?,
         };
-        let session = serving::start(self.clone(), source.cluster, incarnation, events);
+        let session = serving::start(self, source.cluster, incarnation, events);
         Ok(OpenedSession { watermark, session })
     }
 
@@ -265,7 +267,7 @@ impl Inner {
                 self.fail(refusal);
             }
             // The log is well, and takes more when its cursors have moved on.
-            AppendError::BacklogFull { .. } => {}
+            AppendError::BacklogFull(_) => {}
             AppendError::EntryTooLarge { .. } | AppendError::BeyondPermit { .. } => {
                 unreachable!("frames are checked so that they fit entries and permits: {error}")
             }
@@ -303,7 +305,9 @@ impl State {
         }
         let unknown = || Inbound::new(Target::new(SessionId::default(), incarnation, None));
         let inbound = self.sources.entry(cluster.clone()).or_insert_with(unknown);
-        match inbound.target.open(session, incarnation) {
+        let opening = inbound.target.open(session, incarnation);
+        inbound.newer.notify_waiters();
+        match opening {
             target::Opening::Answered(watermark) => Ok(Asked::Answered(watermark)),
             target::Opening::Refused(error) => Err(error),
             target::Opening::Waits => {
@@ -333,7 +337,7 @@ impl State {
 
 impl Inbound {
     fn new(target: Target) -> Self {
-        Self { target, in_doubt: VecDeque::new(), waiting: None }
+        Self { target, in_doubt: VecDeque::new(), waiting: None, newer: Arc::default() }
     }
 }
 

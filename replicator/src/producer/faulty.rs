@@ -296,18 +296,26 @@ struct LinkEnd {
     id: LinkId,
 }
 
+impl LinkEnd {
+    /// Unless the source hears nothing.
+    fn tell(&self, say: impl FnOnce(&SessionEvents)) {
+        let state = self.faults.0.state.lock();
+        if let Some(link) = state.links.get(&self.id)
+            && link.hearing == Hearing::Fine
+        {
+            say(&link.events);
+        }
+    }
+}
+
 impl EventSink for LinkEnd {
     fn session_event(&self, _: SessionId, event: SessionEvent) {
         match event {
             SessionEvent::Receipts(receipts) => self.faults.deliver(self.id, receipts),
-            SessionEvent::Lost(message) => {
-                let state = self.faults.0.state.lock();
-                if let Some(link) = state.links.get(&self.id)
-                    && link.hearing == Hearing::Fine
-                {
-                    link.events.lost(message);
-                }
+            SessionEvent::NotWritable(message) => {
+                self.tell(|events| events.not_writable(message));
             }
+            SessionEvent::Lost(message) => self.tell(|events| events.lost(message)),
         }
     }
 }

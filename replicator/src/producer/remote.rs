@@ -10,6 +10,109 @@ use crate::message::Spliced;
 use crate::session::{Incarnation, OpenError, Outgoing, Receipt, SessionId, Source, Watermark};
 
 /// A remote cluster.
+///
+/// One of your own keeps a [`Target`](crate::target::Target) per source: it has the rules of sessions and watermarks.
+/// This one holds what it is sent in memory, where an append is durable at once.
+///
+/// ```
+/// use std::sync::{Arc, Mutex};
+///
+/// use async_trait::async_trait;
+/// # use georepl_cursor::{ManagedCursor, ManagedLedger, ManagedLedgerConfig, StartAt};
+/// # use georepl_replicator::message::{Frame, MessageMetadata, compose};
+/// # use georepl_replicator::{Replicator, ReplicatorConfig};
+/// use georepl_replicator::target::{self, Target, Verdict};
+/// use georepl_replicator::{
+///     Incarnation, OpenError, OpenedSession, Opening, Outgoing, Prepared, Receipt,
+///     RemoteProducer, RemoteSession, SessionEvents, SessionId, Watermark,
+/// };
+/// # use georepl_storage::{
+/// #     BookieId, ClientConfig, LedgerClient, MemoryBookieRegistry, MemoryBookies,
+/// #     MemoryMetadataStore,
+/// # };
+///
+/// /// A remote for one source. Clones are the same one.
+/// #[derive(Clone)]
+/// struct Shelf(Arc<Mutex<Kept>>);
+///
+/// struct Kept {
+///     target: Target,
+///     frames: Vec<Vec<u8>>,
+/// }
+///
+/// struct ShelfSession {
+///     shelf: Shelf,
+///     events: SessionEvents,
+/// }
+///
+/// #[async_trait]
+/// impl RemoteProducer for Shelf {
+///     async fn open(
+///         &self,
+///         Opening { session, incarnation, .. }: Opening,
+///         events: SessionEvents,
+///     ) -> Result<OpenedSession, OpenError> {
+///         let opening = self.0.lock().unwrap().target.open(session, incarnation);
+///         let watermark = match opening {
+///             target::Opening::Answered(watermark) => watermark,
+///             target::Opening::Refused(error) => return Err(error),
+///             target::Opening::Waits => unreachable!("no append is in progress"),
+///         };
+///         let session = Box::new(ShelfSession { shelf: self.clone(), events });
+///         Ok(OpenedSession { watermark, session })
+///     }
+/// }
+///
+/// impl RemoteSession for ShelfSession {
+///     fn submit(&mut self, batch: Vec<Outgoing<Prepared>>) {
+///         let mut receipts = Vec::new();
+///         // The check of the session, the rule and the append are one step under one lock.
+///         let mut kept = self.shelf.0.lock().unwrap();
+///         for Outgoing { previous, position, entry } in batch {
+///             let this = Watermark { position, checksum: entry.checksum };
+///             match kept.target.offer(self.events.session(), previous, this) {
+///                 Verdict::Take => {
+///                     kept.frames.push([entry.head, entry.payload].concat());
+///                     kept.target.durable(1);
+///                     receipts.push(Receipt::Published(position));
+///                 }
+///                 Verdict::Duplicate => receipts.push(Receipt::Duplicate(position)),
+///                 Verdict::InProgress => unreachable!("an append is durable at once"),
+///                 Verdict::Gap => receipts.push(Receipt::Gap(position)),
+///                 Verdict::Stale => return self.events.lost("a newer session was opened"),
+///             }
+///         }
+///         self.events.receipts(receipts);
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let ids = ["b1", "b2", "b3"].map(BookieId::from);
+/// # let bookies = Arc::new(MemoryBookies::new(ids.clone()));
+/// # let store = Arc::new(MemoryMetadataStore::new());
+/// # let registry = Arc::new(MemoryBookieRegistry::new(ids));
+/// # let client = LedgerClient::new(bookies, store.clone(), registry, ClientConfig::default());
+/// # let name = "persistent://acme/eu/orders";
+/// # let topic = ManagedLedger::open(name, client, store, ManagedLedgerConfig::default()).await?;
+/// let target = Target::new(SessionId::default(), Incarnation::default(), None);
+/// let shelf = Shelf(Arc::new(Mutex::new(Kept { target, frames: Vec::new() })));
+/// let cursor = ManagedCursor::open(&topic, "pulsar.repl.shelf", StartAt::Earliest).await?;
+/// let config = ReplicatorConfig::new("west", "shelf", name);
+/// let replicator = Replicator::new(config, cursor, Arc::new(shelf.clone())).await?;
+/// replicator.start();
+///
+/// topic.append(compose(&MessageMetadata::default(), b"first")).await?;
+/// topic.append(compose(&MessageMetadata::default(), b"second")).await?;
+/// replicator.drained().await?;
+///
+/// let frames = std::mem::take(&mut shelf.0.lock().unwrap().frames);
+/// let payload = |frame: Vec<u8>| Frame::parse(frame.into()).map(|frame| frame.payload());
+/// let payloads = frames.into_iter().map(payload).collect::<Result<Vec<_>, _>>()?;
+/// assert_eq!(payloads, ["first", "second"]);
+/// # Ok(())
+/// # }
+/// ```
 #[async_trait]
 pub trait RemoteProducer: Send + Sync {
     /// Opens a session for a source.
@@ -93,6 +196,9 @@ impl Prepared {
 pub enum SessionEvent {
     /// Answers to sends, in any order.
     Receipts(Vec<Receipt>),
+    /// What was sent waits, and nothing is wrong with it: why the remote takes no more for now, and
+    /// what to do about it. Only for people; it is over with the next receipts.
+    NotWritable(Arc<str>),
     /// The session is over; the reason is for people. What has no receipt may have landed or not.
     Lost(Arc<str>),
 }
@@ -126,6 +232,11 @@ impl SessionEvents {
         if !receipts.is_empty() {
             self.sink.session_event(self.session, SessionEvent::Receipts(receipts));
         }
+    }
+
+    /// What was sent waits until the remote takes more.
+    pub fn not_writable(&self, message: impl Into<Arc<str>>) {
+        self.sink.session_event(self.session, SessionEvent::NotWritable(message.into()));
     }
 
     /// The session is over.

@@ -18,6 +18,7 @@ use super::*;
 use crate::message::{Frame, MessageMetadata, Splicer, Unstamped, compose};
 use crate::session::{Incarnation, OpenError, Outgoing, Receipt, SessionId, Source, Watermark};
 
+mod held;
 mod reopened;
 
 const TOPIC: &str = "persistent://acme/eu/orders";
@@ -76,7 +77,11 @@ impl Region {
 
     /// The topic, opened anew as after a crash.
     async fn reopen(&mut self) {
-        let log = self.log_again(Self::log_config()).await;
+        self.reopen_with(Self::log_config()).await;
+    }
+
+    async fn reopen_with(&mut self, config: ManagedLedgerConfig) {
+        let log = self.log_again(config).await;
         self.topic = EmbeddedTopic::open(log, Self::topic_config()).await.unwrap();
     }
 
@@ -136,6 +141,7 @@ impl Ear {
                 assert_eq!(of, session);
                 match event {
                     SessionEvent::Receipts(receipts) => all.extend(receipts),
+                    SessionEvent::NotWritable(message) => panic!("not writable: {message}"),
                     SessionEvent::Lost(message) => panic!("lost: {message}"),
                 }
             }

@@ -54,6 +54,20 @@ impl<E> Flow<E> {
     }
 
     pub(in crate::machine) fn reason(&self) -> Reason {
+        match (&self.not_writable, self.own_reason()) {
+            // All these only lead up to the next attempt to have it taken.
+            (
+                Some(message),
+                Reason::Connecting { .. }
+                | Reason::Rewinding(_)
+                | Reason::Reading
+                | Reason::AwaitingReceipts { .. },
+            ) => Reason::RemoteNotWritable { message: message.clone() },
+            (_, reason) => reason,
+        }
+    }
+
+    fn own_reason(&self) -> Reason {
         if let Session::Blocked(reason) = &self.session {
             return reason.clone();
         }
@@ -100,6 +114,7 @@ impl<E> Flow<E> {
 
     pub(in crate::machine) fn wake(&self, now: Time) -> Wake {
         let after = |at: Option<Time>| at.map_or(Duration::ZERO, |at| until(now, at));
+        let awaited = self.open_due().or_else(|| self.receipts_due());
         match self.reason() {
             Reason::RemoteBehind { .. } | Reason::RemoteAhead { .. } | Reason::Stopped(_) => {
                 Wake::Operator
@@ -107,6 +122,10 @@ impl<E> Flow<E> {
             Reason::Unreadable { .. } if self.window.unanswered() == 0 => Wake::Operator,
             Reason::Unreadable { .. } => Wake::Remote(after(self.receipts_due())),
             Reason::Stopping => Wake::Timer(after(self.stop_at)),
+            Reason::RemoteNotWritable { .. } if awaited.is_some() => Wake::Remote(after(awaited)),
+            Reason::RemoteNotWritable { .. } => {
+                self.wake_at().map_or(Wake::Read, |at| Wake::Timer(until(now, at)))
+            }
             Reason::Connecting { .. } if self.open_due().is_some() => {
                 Wake::Remote(after(self.open_due()))
             }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use georepl_cursor::{
     ManagedCursor, ManagedLedger, MarkDeleteError, Offset, OpenCursorError, Position, StartAt,
 };
-use georepl_storage::{EntryId, LedgerId};
+use georepl_storage::{Advice, EntryId, LedgerId};
 use tokio::sync::{Mutex, OnceCell};
 
 use super::opening::OpenTopicError;
@@ -33,8 +33,8 @@ pub const KEEPER: &str = "georepl.sources";
 /// topic read further back, fewer cost more writes of one record.
 pub const CHECKPOINT_ENTRIES: u64 = 1_000;
 
-/// Or after so many bytes of entries. A backlog quota of the topic must be larger, since entries
-/// that were not kept count as its backlog.
+/// Or after so many bytes of entries: so much more than its readers need stays in a topic. A backlog
+/// quota does not count it.
 pub const CHECKPOINT_BYTES: u64 = 4 << 20;
 
 /// Where the sources are kept. Held while they are written, so that what is older is never
@@ -56,6 +56,15 @@ pub(super) struct Known {
 pub struct InvalidSource {
     name: String,
     value: i64,
+}
+
+/// Why the sources were not kept.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum KeepError {
+    #[error(transparent)]
+    Open(#[from] OpenTopicError),
+    #[error(transparent)]
+    Write(#[from] MarkDeleteError),
 }
 
 impl Keeper {
@@ -90,9 +99,21 @@ impl Inner {
     }
 
     /// Keeps what is known of the sources, durably. If the future is dropped, it may be kept.
-    pub(super) async fn keep(&self) -> Result<(), MarkDeleteError> {
+    pub(super) async fn keep(&self) -> Result<(), KeepError> {
         let cursor = self.keeper.0.get().expect("keeping has begun before sources are known");
-        let cursor = cursor.lock().await;
+        let mut cursor = cursor.lock().await;
+        match self.keep_with(&cursor).await {
+            // Somebody has closed or removed the cursor. What it should say is known here; whether
+            // the topic still belongs to this object, the opening finds out.
+            Err(error) if error.advice() == Advice::Reopen => {
+                (*cursor, _) = Keeper::open(&self.ledger).await?;
+                Ok(self.keep_with(&cursor).await?)
+            }
+            kept => Ok(kept?),
+        }
+    }
+
+    async fn keep_with(&self, cursor: &ManagedCursor) -> Result<(), MarkDeleteError> {
         let (place, known) = {
             let state = self.state.lock();
             (state.kept_up_to(self.ledger.end()), state.known())
@@ -203,6 +224,11 @@ impl From<OpenCursorError> for OpenTopicError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn quota_does_not_count_what_is_kept_for_the_sources() {
+        assert!(KEEPER.starts_with(georepl_cursor::OWN_CURSORS));
+    }
 
     #[test]
     fn properties_give_back_what_was_kept_and_what_is_not_understood_is_named() {

@@ -1,9 +1,11 @@
 //! The sessions of sources, one task each.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use georepl_cursor::{AppendBatch, AppendError};
+use futures::FutureExt;
+use georepl_cursor::{AppendBatch, AppendError, AppendPermit};
 use georepl_storage::Mailbox;
 use tokio::sync::mpsc;
 
@@ -15,12 +17,13 @@ use crate::session::{Incarnation, Outgoing, Receipt, Refusal, Watermark};
 
 /// Serves a session that was opened, on the current runtime, until it is dropped.
 pub(super) fn start(
-    topic: EmbeddedTopic,
+    topic: &EmbeddedTopic,
     cluster: Arc<str>,
     incarnation: Incarnation,
     events: SessionEvents,
 ) -> Box<dyn RemoteSession> {
     let inbox = Arc::new(Mailbox::new());
+    let topic = topic.clone();
     let serving = Serving { topic, cluster, incarnation, events, inbox: inbox.clone() };
     tokio::spawn(serving.run());
     Box::new(EmbeddedSession { inbox })
@@ -65,12 +68,15 @@ struct Decided {
 enum Over {
     /// A newer session was opened.
     Stale,
+    /// The source has dropped it.
+    Dropped,
     /// The topic takes no appends.
     Failed(AppendError),
 }
 
 impl Serving {
-    /// Runs until the session is dropped and what was submitted is decided, or until it is lost.
+    /// Runs until the session is dropped, or until it is lost. What was submitted before is decided
+    /// if the topic takes it at once, and else given up.
     async fn run(self) {
         // Bounded by the topic's byte budget and the replicator's window.
         let (decided, decisions) = mpsc::unbounded_channel();
@@ -93,6 +99,7 @@ impl Serving {
                     Err(Over::Stale) => {
                         return self.events.lost("a newer session of the source was opened");
                     }
+                    Err(Over::Dropped) => return,
                     Err(Over::Failed(error)) => {
                         self.topic.0.append_failed(&error);
                         return self.events.lost(error.to_string());
@@ -102,13 +109,49 @@ impl Serving {
         }
     }
 
+    /// The right to append so many bytes. A topic at its quota may be so for long: the source is
+    /// told, and when the session ends meanwhile, nobody goes on waiting for it.
+    async fn reserve(&self, bytes: u64) -> Result<AppendPermit, Over> {
+        let ledger = &self.topic.0.ledger;
+        let mut permit = pin!(ledger.reserve(bytes));
+        if let Some(permit) = permit.as_mut().now_or_never() {
+            return permit.map_err(Over::Failed);
+        }
+        if let Some(full) = ledger.backlog_full() {
+            self.events.not_writable(full.to_string());
+        }
+        // Safe to drop while waiting: nothing was decided.
+        tokio::select! {
+            biased;
+            permit = permit => permit.map_err(Over::Failed),
+            () = self.inbox.closed() => Err(Over::Dropped),
+            () = self.superseded() => Err(Over::Stale),
+        }
+    }
+
+    /// Waits until a newer session of the source is asked for.
+    async fn superseded(&self) {
+        loop {
+            let (newer, newest) = {
+                let state = self.topic.0.state.lock();
+                let inbound = &state.sources[&self.cluster];
+                // Made before the lock is released: what is asked for after it is not missed.
+                (inbound.newer.clone().notified_owned(), inbound.target.newest())
+            };
+            if newest > self.events.session() {
+                return;
+            }
+            newer.await;
+        }
+    }
+
     /// Session check, watermark rule and append are one step under the topic's lock.
     async fn decide(&self, batch: Vec<Outgoing<Prepared>>) -> Result<Decided, Over> {
         let inner = &*self.topic.0;
         let bytes = batch.iter().map(|sent| sent.entry.frame_bytes() + Unstamped::ROOM_BYTES).sum();
         let mut buffer = BytesMut::with_capacity(bytes);
         let checked: Vec<_> = batch.into_iter().map(|sent| self.check(&mut buffer, sent)).collect();
-        let permit = inner.ledger.reserve(bytes as u64).await.map_err(Over::Failed)?;
+        let permit = self.reserve(bytes as u64).await?;
 
         let mut receipts = Vec::with_capacity(checked.len());
         let mut entries = Vec::with_capacity(checked.len());

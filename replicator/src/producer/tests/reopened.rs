@@ -151,3 +151,27 @@ async fn log_with_a_history_of_its_own_is_opened_and_counted_on() {
     let stamp = Frame::parse(entry.payload).unwrap().broker_entry_metadata().unwrap().unwrap();
     assert_eq!(stamp.index, Some(2));
 }
+
+/// By an operator, or by whoever believes that nobody needs it.
+#[tokio::test]
+async fn keeper_that_was_closed_or_removed_is_made_anew_and_knows_the_sources() {
+    for removed in [false, true] {
+        let mut region = Region::new().await;
+        let ear = Ear::default();
+        let mut session = opened(&region, &ear, id(1)).await;
+        publish(&mut session, &ear, id(1), 0, 3).await;
+        let ledger = region.topic.ledger();
+        if removed {
+            ManagedCursor::remove(ledger, KEEPER).await.unwrap();
+        } else {
+            let keeper = ManagedCursor::open(ledger, KEEPER, StartAt::Earliest).await.unwrap();
+            keeper.close().await.unwrap();
+        }
+        assert_eq!(opened(&region, &ear, id(2)).await.watermark, mark(3));
+        // Durably: it is known after a restart, and so is who was newest.
+        region.reopen().await;
+        let refused = region.remote().open(opening(id(2)), ear.events(id(2))).await.unwrap_err();
+        assert_eq!(refused, OpenError::LaterOwner { asked: id(2), newest: id(2) });
+        assert_eq!(opened(&region, &ear, id(3)).await.watermark, mark(3));
+    }
+}
