@@ -6,7 +6,7 @@ mod world;
 
 use std::io::Write as _;
 
-use georepl_tests::explore::explore;
+use georepl_tests::explore::{Extent, Report, Violation, explore, explore_within};
 use world::{Bounds, World, Writer, mark};
 
 const BOUNDS: Bounds = Bounds {
@@ -23,16 +23,29 @@ const BOUNDS: Bounds = Bounds {
     delays: 0,
     record_faults: 0,
     zombies: false,
+    repairs: 0,
 };
 
 /// Reaching this many states is a failure: the exploration would no longer be complete.
 const STATES_MAX: usize = 30_000_000;
 
 fn check(bounds: Bounds, reached: u32) {
-    match explore(&World::new(bounds), STATES_MAX) {
+    judge(&bounds, explore(&World::new(bounds), STATES_MAX), Extent::Whole, reached);
+}
+
+/// Looks no further than so many steps, where there is too much to look at it all.
+fn check_within(steps: usize, bounds: Bounds, reached: u32) {
+    let outcome = explore_within(&World::new(bounds), steps, STATES_MAX);
+    judge(&bounds, outcome, Extent::Steps(steps), reached);
+}
+
+fn judge(bounds: &Bounds, outcome: Result<Report, Violation>, extent: Extent, reached: u32) {
+    match outcome {
         Ok(report) => {
             // Not by `eprintln!`, which a passing test would swallow.
             writeln!(std::io::stderr(), "{report}; {bounds:?}").expect("standard error is open");
+            // One that ends sooner than its bound is to be told so.
+            assert_eq!(report.extent, extent);
             assert_eq!(report.seen & reached, reached, "situations that must occur were not seen");
         }
         Err(violation) => panic!("{bounds:?}\n{violation}"),
@@ -137,4 +150,55 @@ fn two_recoveries_agree_when_a_bookie_dies_and_a_message_is_lost() {
 fn recovery_after_one_that_crashed_cuts_nothing_acknowledged() {
     let dead = Bounds { recoverers: 1, restarts: 1, entries: 2, ..COMPETING };
     check(Bounds { dead: 1, ..dead }, RECOVERED);
+}
+
+/// An ensemble that is larger than the write quorum, and AutoRecovery.
+const REPAIRED: Bounds = Bounds { sizes: (3, 2, 2), dead: 1, repairs: 1, ..BOUNDS };
+
+#[test]
+fn writer_keeps_what_autorecovery_has_moved() {
+    let late = Bounds { entries: 2, record_faults: 1, ..REPAIRED };
+    check(late, WRITTEN | mark::MOVED | mark::MOVED_AMID_WRITE);
+}
+
+#[test]
+fn recovery_keeps_what_autorecovery_has_moved() {
+    check(
+        Bounds { recoverers: 1, writer: Writer::MayCrash, ..REPAIRED },
+        RECOVERED | mark::MOVED | mark::MOVED_AMID_RECOVERY,
+    );
+}
+
+#[test]
+#[ignore = "experiment"]
+fn x1() {
+    check(Bounds { entries: 2, sizes: (4, 2, 2), bookies: 5, ..REPAIRED }, mark::MOVED);
+}
+#[test]
+#[ignore = "experiment"]
+fn x2() {
+    check(Bounds { entries: 2, bookies: 5, dead: 2, ..REPAIRED }, mark::MOVED);
+}
+#[test]
+#[ignore = "experiment"]
+fn x3() {
+    check(
+        Bounds { entries: 2, sizes: (4, 2, 2), bookies: 5, record_faults: 1, ..REPAIRED },
+        mark::MOVED,
+    );
+}
+#[test]
+#[ignore = "experiment"]
+fn x4() {
+    check(Bounds { entries: 2, recoverers: 1, writer: Writer::MayCrash, ..REPAIRED }, mark::MOVED);
+}
+#[test]
+#[ignore = "experiment"]
+fn x5() {
+    check_within(14, Bounds { dead: 1, losses: 1, ..COMPETING }, 0);
+}
+#[test]
+#[ignore = "experiment"]
+fn x6() {
+    check_within(14, Bounds { entries: 2, bookies: 3, ..COMPETING }, 0);
 }

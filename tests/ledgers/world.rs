@@ -2,10 +2,13 @@
 //!
 //! A request is carried out and answered in one step when it arrives; that an answer is late, or lost, or that a
 //! request is lost, is a fault. Requests of one client to one bookie arrive in order. A timeout strikes when nothing
-//! is under way that would end the wait, or as a fault. The registry's news reaches everybody at once.
+//! is under way that would end the wait, or as a fault. The registry's news reaches everybody at once. AutoRecovery is
+//! a model as well (see [`repair`]), of which only the decision what may be repaired is shipped code.
 
 mod bookie;
+mod bounds;
 mod client;
+mod repair;
 mod rules;
 
 use std::hash::{Hash, Hasher};
@@ -19,84 +22,13 @@ use georepl_tests::explore;
 use georepl_tests::shared::Shared;
 
 use bookie::{Bookie, Presence, carry_out};
+pub use bounds::{Action, Bounds, Writer};
 use client::{Answer, Client, Input, Machine, Seat, Standing, Wish, arriving, step};
+use repair::Underway;
 pub use rules::mark;
 
 const LEDGER: LedgerId = LedgerId(7);
 const WRITER: usize = 0;
-
-/// What the writer does besides appending.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Writer {
-    Lives,
-    /// At any step.
-    MayCrash,
-    /// At the start, when everything is appended and nothing has arrived.
-    HasCrashed,
-}
-
-/// Bounds of an exploration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Bounds {
-    /// Ensemble size, write quorum, ack quorum.
-    pub sizes: (usize, usize, usize),
-    pub entries: u8,
-    pub bookies: usize,
-    /// Recoveries that may be started, each of which may start again when it failed or crashed.
-    pub recoverers: usize,
-    pub restarts: u8,
-    pub writer: Writer,
-    /// Bookies that go down and come back.
-    pub down: u8,
-    /// Bookies that go for ever, and of those that come back so many without what they had.
-    pub dead: u8,
-    pub wipes: u8,
-    /// Requests that get lost.
-    pub losses: u8,
-    /// Answers that come late, and timeouts that strike early.
-    pub delays: u8,
-    /// Writes to the record whose answer is lost, or that land after their timeout, and reads that are answered with
-    /// the record of before.
-    pub record_faults: u8,
-    /// Whether bookies that are gone stay registered.
-    pub zombies: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Action {
-    Append,
-    CrashWriter,
-    StartRecovery(usize),
-    CrashRecovery(usize),
-    /// A client's request arrives, is carried out, and the answer is there.
-    Arrive(usize, usize),
-    /// It is carried out, and the answer is under way.
-    ArriveLate(usize, usize),
-    Lose(usize, usize),
-    LateAnswer(usize, usize),
-    /// A request of a client that is gone.
-    ArriveOrphan(usize, usize),
-    LoseOrphan(usize, usize),
-    /// The store answers a client's question.
-    Record(usize),
-    /// The store carries it out, and the answer is lost.
-    RecordAnswerLost(usize),
-    /// The store has not carried it out when its time is over, and still may.
-    RecordLate(usize),
-    /// The store answers a read with the record that was replaced last.
-    RecordStale(usize),
-    /// A write that is late lands.
-    RecordLands(usize),
-    Down(usize),
-    Die(usize),
-    Up(usize),
-    /// It comes back as another, without what it had.
-    UpWiped(usize),
-    /// A client's timer strikes.
-    Wake(usize),
-    /// It strikes although the answer is under way.
-    WakeEarly(usize),
-}
 
 /// The record as the store has it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -134,6 +66,9 @@ pub struct World {
     touched: usize,
     /// How often the writer has changed its ensemble.
     changes: u8,
+    /// The repair that AutoRecovery is at, and how often it has changed the record.
+    repair: Option<Underway>,
+    moves: u8,
     broken: Option<String>,
 }
 
@@ -144,6 +79,7 @@ impl Hash for World {
         (&self.late_writes, &self.taken, &self.told, &self.left).hash(state);
         (self.acknowledged, self.readable).hash(state);
         (self.appended, self.changes, self.gone_at_once, self.touched).hash(state);
+        (&self.repair, self.moves).hash(state);
     }
 }
 
@@ -179,6 +115,8 @@ impl World {
             left: bounds.into(),
             touched: if ensemble == write_quorum { 0 } else { ensemble },
             changes: 0,
+            repair: None,
+            moves: 0,
             broken: None,
         };
         world.tell_registry();
@@ -286,14 +224,17 @@ impl World {
             RecordRequest::Read => RecordAnswer::Found(record.clone(), *version),
             RecordRequest::Write { record: next, expected } if expected == version => {
                 let checked = self.check_write(next);
-                let version = Version(version.0 + 1);
-                let next = Stored { record: next.clone(), version };
-                self.replaced = Some(std::mem::replace(&mut self.stored, next.into()));
+                self.store(next.clone());
                 checked.unwrap_or_else(|broken| self.breaks(broken));
-                RecordAnswer::Written(version)
+                RecordAnswer::Written(self.stored.version)
             }
             RecordRequest::Write { .. } => RecordAnswer::Conflict,
         }
+    }
+
+    fn store(&mut self, record: Arc<LedgerMetadata>) {
+        let next = Stored { record, version: Version(self.stored.version.0 + 1) };
+        self.replaced = Some(std::mem::replace(&mut self.stored, next.into()));
     }
 
     /// The bookie carries the request out.
@@ -449,7 +390,8 @@ impl World {
 
     /// The ledger has its end, and nobody is left to whom anything could matter.
     fn is_over(&self) -> bool {
-        self.is_closed() && !self.seats.iter().any(|seat| seat.machine().is_some())
+        let is_at_work = self.repair.is_some() || self.left.repairs > 0;
+        self.is_closed() && !is_at_work && !self.seats.iter().any(|seat| seat.machine().is_some())
     }
 
     /// Whether it is this bookie's turn to be touched for the first time.
@@ -574,6 +516,11 @@ impl explore::World for World {
             }
         }
         (0..self.late_writes.len()).for_each(|index| on(true, Action::RecordLands(index)));
+        self.repairs().into_iter().for_each(|repair| on(true, Action::BeginRepair(repair)));
+        if let Some(underway) = &self.repair {
+            let is_copied = underway.next.is_none();
+            on(true, if is_copied { Action::MoveFragment } else { Action::CopyEntry });
+        }
         for (bookie, at) in self.bookies.iter().enumerate() {
             match at.presence {
                 Presence::Up if !self.may_touch(bookie) => {}
@@ -598,7 +545,9 @@ impl explore::World for World {
             | Action::LateAnswer(..)
             | Action::Record(_)
             | Action::RecordLands(_)
-            | Action::Up(_) => true,
+            | Action::Up(_)
+            | Action::CopyEntry
+            | Action::MoveFragment => true,
             // One that is dead for ever is asked again and again whether it is better.
             Action::Wake(_) => !explore::World::is_goal(self),
             Action::StartRecovery(_) => self.seats[WRITER].machine().is_none(),
@@ -688,6 +637,9 @@ impl explore::World for World {
                 self.spend(|left| &mut left.delays);
                 self.happens(client, &Input::Wake.into());
             }
+            Action::BeginRepair(repair) => self.begin_repair(repair),
+            Action::CopyEntry => self.copy_entry(),
+            Action::MoveFragment => self.move_fragment(),
         }
         self.refuse();
         self.check()?;
@@ -696,7 +648,7 @@ impl explore::World for World {
     }
 
     fn is_goal(&self) -> bool {
-        if self.seats[1..].iter().any(|seat| seat.machine().is_some()) {
+        if self.repair.is_some() || self.seats[1..].iter().any(|seat| seat.machine().is_some()) {
             return false;
         }
         let is_done = self.acknowledged == EntryId(self.appended.into()).checked_prev();

@@ -24,9 +24,20 @@ pub trait World: Clone + Hash {
     fn marks(&self) -> u32;
 }
 
+/// How far an exploration went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extent {
+    /// To the end: every situation, and that each of them leads to a goal.
+    Whole,
+    /// No further than so many steps from the start. Whether anything leads to a goal was not looked at.
+    Steps(usize),
+}
+
 /// What was explored.
 #[derive(Debug)]
 pub struct Report {
+    /// How far.
+    pub extent: Extent,
     /// Different situations.
     pub states: usize,
     /// Steps between them.
@@ -41,9 +52,13 @@ pub struct Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { states, transitions, depth, elapsed, .. } = self;
+        let Self { extent, states, transitions, depth, elapsed, .. } = self;
         let seconds = elapsed.as_secs_f64();
-        write!(f, "{states} states, {transitions} transitions, depth {depth}, {seconds:.1} s")
+        write!(f, "{states} states, {transitions} transitions, depth {depth}, {seconds:.1} s")?;
+        match extent {
+            Extent::Whole => Ok(()),
+            Extent::Steps(steps) => write!(f, "; BOUNDED: nothing beyond {steps} steps was seen"),
+        }
     }
 }
 
@@ -71,19 +86,36 @@ struct Found<A> {
     goals: Vec<u32>,
 }
 
-/// Explores from `start`.
+/// Explores from `start` to the end.
 ///
 /// # Errors
 /// The first [`Violation`] in breadth, so that its trace is a shortest one. More than `states_max` states are a
 /// failure of the exploration itself.
 pub fn explore<W: World>(start: &W, states_max: usize) -> Result<Report, Violation> {
+    search(start, usize::MAX, states_max)
+}
+
+/// Explores what lies within so many steps from `start`, where there is too much to explore it all. That the end was
+/// not reached is what the report then says ([`Extent`]).
+///
+/// # Errors
+/// As [`explore`].
+pub fn explore_within<W: World>(
+    start: &W,
+    steps_max: usize,
+    states_max: usize,
+) -> Result<Report, Violation> {
+    search(start, steps_max, states_max)
+}
+
+fn search<W: World>(start: &W, steps_max: usize, states_max: usize) -> Result<Report, Violation> {
     let begun = Instant::now();
     let mut found = Found { parents: vec![(0, None)], free: Vec::new(), goals: Vec::new() };
     let mut index = HashMap::<u128, u32, BuildHasherDefault<Lanes>>::default();
     index.insert(fingerprint(start), 0);
     let mut level = vec![(0_u32, start.clone())];
     let (mut transitions, mut depth, mut seen) = (0, 0, 0);
-    while !level.is_empty() {
+    while !level.is_empty() && depth < steps_max {
         let mut next_level = Vec::new();
         for (at, world) in level {
             seen |= world.marks();
@@ -120,9 +152,12 @@ pub fn explore<W: World>(start: &W, states_max: usize) -> Result<Report, Violati
         level = next_level;
         depth += 1;
     }
-    found.check_liveness()?;
+    let extent = if level.is_empty() { Extent::Whole } else { Extent::Steps(steps_max) };
+    if extent == Extent::Whole {
+        found.check_liveness()?;
+    }
     let states = found.parents.len();
-    Ok(Report { states, transitions, depth, elapsed: begun.elapsed(), seen })
+    Ok(Report { extent, states, transitions, depth, elapsed: begun.elapsed(), seen })
 }
 
 /// A panic inside the code under exploration is a violation with a trace like any other.

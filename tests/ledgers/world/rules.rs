@@ -2,7 +2,7 @@
 //!
 //! | invariant | where |
 //! |---|---|
-//! | S1, S2, S14, S15, S21: the record | [`World::check_write`] |
+//! | S1, S2, S14, S15, S21: the record | [`World::check_write`], [`World::check_move`] |
 //! | S3: one end | [`World::closed`], and S2 |
 //! | S4, S5: acknowledged entries stay | [`World::check_acknowledged`] |
 //! | S6, S7, S22: acknowledgements | [`World::acknowledge`] |
@@ -12,8 +12,8 @@
 //! | S16, S17, S18: who has ended | [`World::acknowledge`], [`World::check_question`], [`World::check_afterlife`] |
 //!
 //! Of S18 only adds, recoveries and the writer's end are machines' business; reads, opens and deletes are drivers',
-//! which the simulation runs. S21's second half, that nothing reverts what AutoRecovery has changed, is checked as far
-//! as there are such changes: by S2, which holds earlier fragments still. S23 (memory) needs bytes, of which there
+//! which the simulation runs. S21's second half, that nothing reverts what AutoRecovery has changed, is S2 for whoever
+//! is not AutoRecovery: earlier fragments stay as they are in the record that is replaced. S23 (memory) needs bytes, of which there
 //! are too few here, and S24 (password, digest) damage; both have tests of their own. S19 follows from S7 and S13: a
 //! closed ledger is a prefix of what was appended.
 
@@ -23,7 +23,7 @@ use georepl_storage::{
 };
 
 use super::bookie::{Presence, number};
-use super::client::{Heard, Input, Standing, Wish, step};
+use super::client::{Heard, Input, Seat, Standing, Wish, step};
 use super::{WRITER, World};
 
 /// Which kinds of situation an exploration has to have seen.
@@ -40,6 +40,12 @@ pub mod mark {
     pub const LATE_WRITE: u32 = 1 << 4;
     /// The writer was fenced while entries were pending.
     pub const PENDING_IN_RECOVERY: u32 = 1 << 5;
+    /// AutoRecovery has given a lost member's place to another bookie.
+    pub const MOVED: u32 = 1 << 6;
+    /// It has done so while the writer, whose ledger is open, was asking for a write.
+    pub const MOVED_AMID_WRITE: u32 = 1 << 7;
+    /// It has done so while a recovery was closing the ledger.
+    pub const MOVED_AMID_RECOVERY: u32 = 1 << 8;
 }
 
 impl World {
@@ -249,14 +255,7 @@ impl World {
         if let Some((key, _)) = moved {
             return Err(format!("S2: the ensemble at {key} was changed"));
         }
-        for (key, members) in next.ensembles() {
-            let mut distinct = members.clone();
-            distinct.sort();
-            distinct.dedup();
-            if distinct.len() != members.len() {
-                return Err(format!("S1: the ensemble at {key} has a member twice"));
-            }
-        }
+        check_rewrite(now, next)?;
         if next.state() == LedgerState::InRecovery && next.ensembles() != now.ensembles() {
             return Err("S14: an ensemble of a recovery is stored before the close".into());
         }
@@ -266,12 +265,15 @@ impl World {
             let lac = self.acknowledged;
             return Err(format!("S15: an ensemble starts at {key}, and {lac:?} is acknowledged"));
         }
-        let kept = |of: &LedgerMetadata| {
-            (of.sizes(), of.digest(), of.password().clone(), of.ctime(), of.creation_token())
-        };
-        let custom = now.custom().iter().all(|(key, value)| next.custom().get(key) == Some(value));
-        if kept(now) != kept(next) || !custom {
-            return Err("S21: a rewrite of the record lost something".into());
+        Ok(())
+    }
+
+    /// S1, S2 and S21 for AutoRecovery's versions of it. Whether the fragment was one to move, the copies show.
+    pub(super) fn check_move(&self, next: &LedgerMetadata) -> Result<(), String> {
+        let now = self.record();
+        check_rewrite(now, next)?;
+        if now.state() != next.state() || !now.ensembles().keys().eq(next.ensembles().keys()) {
+            return Err("S2: a move changed more than members".into());
         }
         Ok(())
     }
@@ -286,8 +288,7 @@ impl World {
         }
         for entry in (0..=last.get()).map(EntryId) {
             let holders = self.holders(entry).count();
-            let lost = usize::from(self.bounds.wipes - self.left.wipes)
-                + self.bookies.iter().filter(|at| at.presence == Presence::Dead).count();
+            let lost = usize::from(self.bounds.wipes - self.left.wipes);
             if holders + lost < self.bounds.sizes.2 {
                 return Err(format!("S5: {entry} is acknowledged and has {holders} named copies"));
             }
@@ -360,7 +361,7 @@ impl World {
     }
 
     /// Who of them holds it.
-    fn holders(&self, entry: EntryId) -> impl Iterator<Item = usize> + '_ {
+    pub(super) fn holders(&self, entry: EntryId) -> impl Iterator<Item = usize> + '_ {
         self.named(entry).filter(move |bookie| self.bookies[*bookie].holds(entry))
     }
 
@@ -370,8 +371,17 @@ impl World {
             LedgerState::Closed(end) => Some(end.last_entry),
             LedgerState::Open | LedgerState::InRecovery => None,
         };
-        let writes = self.seats[super::WRITER].machine().is_some();
+        let writes = self.seats[WRITER].machine().is_some();
         let in_recovery = self.record().state() == LedgerState::InRecovery;
+        let is_open = self.record().state() == LedgerState::Open;
+        // Whose write is too late because somebody else's came first.
+        let is_late = |seat: &Seat| {
+            seat.question.as_deref().is_some_and(|question| match question {
+                RecordRequest::Write { expected, .. } => *expected < self.stored.version,
+                RecordRequest::Read => false,
+            })
+        };
+        let has_moved = self.moves > 0;
         [
             (appended.is_some() && end == Some(appended), mark::CLOSED_FULL),
             (end.is_some_and(|end| end < appended), mark::CLOSED_SHORT),
@@ -379,9 +389,35 @@ impl World {
             (appended.is_some() && self.acknowledged == appended, mark::ACKNOWLEDGED),
             (!self.late_writes.is_empty(), mark::LATE_WRITE),
             (in_recovery && writes && self.acknowledged < appended, mark::PENDING_IN_RECOVERY),
+            (has_moved, mark::MOVED),
+            (has_moved && is_open && is_late(&self.seats[WRITER]), mark::MOVED_AMID_WRITE),
+            (
+                has_moved && in_recovery && self.seats[1..].iter().any(is_late),
+                mark::MOVED_AMID_RECOVERY,
+            ),
         ]
         .into_iter()
         .filter_map(|(holds, mark)| holds.then_some(mark))
         .fold(0, |all, mark| all | mark)
     }
+}
+
+/// S1 and what S21 says of everything but members, for whoever writes.
+fn check_rewrite(now: &LedgerMetadata, next: &LedgerMetadata) -> Result<(), String> {
+    for (key, members) in next.ensembles() {
+        let mut distinct = members.clone();
+        distinct.sort();
+        distinct.dedup();
+        if distinct.len() != members.len() {
+            return Err(format!("S1: the ensemble at {key} has a member twice"));
+        }
+    }
+    let kept = |of: &LedgerMetadata| {
+        (of.sizes(), of.digest(), of.password().clone(), of.ctime(), of.creation_token())
+    };
+    let custom = now.custom().iter().all(|(key, value)| next.custom().get(key) == Some(value));
+    if kept(now) != kept(next) || !custom {
+        return Err("S21: a rewrite of the record lost something".into());
+    }
+    Ok(())
 }
