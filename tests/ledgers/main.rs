@@ -58,6 +58,9 @@ const RECOVERY: Bounds = Bounds { recoverers: 1, writer: Writer::MayCrash, ..BOU
 /// A writer that has crashed with everything on its way, and two recoveries.
 const COMPETING: Bounds = Bounds { writer: Writer::HasCrashed, recoverers: 2, ..BOUNDS };
 
+/// An ensemble that is larger than the write quorum, a bookie that dies, and an AutoRecovery that replaces it.
+const REPAIRED: Bounds = Bounds { sizes: (3, 2, 2), entries: 2, dead: 1, repairs: 1, ..BOUNDS };
+
 const WRITTEN: u32 = mark::CHANGED | mark::ACKNOWLEDGED;
 const RECOVERED: u32 = mark::CLOSED_FULL | mark::CLOSED_SHORT | mark::ACKNOWLEDGED;
 
@@ -152,53 +155,38 @@ fn recovery_after_one_that_crashed_cuts_nothing_acknowledged() {
     check(Bounds { dead: 1, ..dead }, RECOVERED);
 }
 
-/// An ensemble that is larger than the write quorum, and AutoRecovery.
-const REPAIRED: Bounds = Bounds { sizes: (3, 2, 2), dead: 1, repairs: 1, ..BOUNDS };
+/// Of what has no end in reasonable time, what comes first.
+#[test]
+fn two_recoveries_agree_when_a_bookie_is_replaced_and_a_message_is_lost() {
+    let replaced = Bounds { dead: 1, losses: 1, ..COMPETING };
+    check_within(16, replaced, RECOVERED | mark::REPLACED_IN_RECOVERY);
+}
+
+/// Of what has no end in reasonable time, what comes first.
+#[test]
+fn two_recoveries_of_two_entries_agree() {
+    check_within(21, Bounds { entries: 2, bookies: 3, ..COMPETING }, RECOVERED);
+}
 
 #[test]
 fn writer_keeps_what_autorecovery_has_moved() {
-    let late = Bounds { entries: 2, record_faults: 1, ..REPAIRED };
-    check(late, WRITTEN | mark::MOVED | mark::MOVED_AMID_WRITE);
+    let moved = WRITTEN | mark::MOVED;
+    check(Bounds { dead: 2, bookies: 5, repairs: 2, ..REPAIRED }, moved | mark::MOVED_AMID_WRITE);
+    check(Bounds { record_faults: 1, ..REPAIRED }, moved | mark::MOVED_AMID_WRITE);
+    let spread = Bounds { sizes: (4, 2, 2), bookies: 5, record_faults: 1, ..REPAIRED };
+    check(spread, moved | mark::MOVED_AMID_WRITE);
+    check(Bounds { sizes: (3, 3, 2), ..REPAIRED }, moved);
+    check(Bounds { dead: 0, down: 1, wipes: 1, ..REPAIRED }, moved);
 }
 
 #[test]
 fn recovery_keeps_what_autorecovery_has_moved() {
-    check(
-        Bounds { recoverers: 1, writer: Writer::MayCrash, ..REPAIRED },
-        RECOVERED | mark::MOVED | mark::MOVED_AMID_RECOVERY,
-    );
-}
-
-#[test]
-#[ignore = "experiment"]
-fn x1() {
-    check(Bounds { entries: 2, sizes: (4, 2, 2), bookies: 5, ..REPAIRED }, mark::MOVED);
-}
-#[test]
-#[ignore = "experiment"]
-fn x2() {
-    check(Bounds { entries: 2, bookies: 5, dead: 2, ..REPAIRED }, mark::MOVED);
-}
-#[test]
-#[ignore = "experiment"]
-fn x3() {
-    check(
-        Bounds { entries: 2, sizes: (4, 2, 2), bookies: 5, record_faults: 1, ..REPAIRED },
-        mark::MOVED,
-    );
-}
-#[test]
-#[ignore = "experiment"]
-fn x4() {
-    check(Bounds { entries: 2, recoverers: 1, writer: Writer::MayCrash, ..REPAIRED }, mark::MOVED);
-}
-#[test]
-#[ignore = "experiment"]
-fn x5() {
-    check_within(14, Bounds { dead: 1, losses: 1, ..COMPETING }, 0);
-}
-#[test]
-#[ignore = "experiment"]
-fn x6() {
-    check_within(14, Bounds { entries: 2, bookies: 3, ..COMPETING }, 0);
+    let one = Bounds { entries: 1, recoverers: 1, writer: Writer::MayCrash, ..REPAIRED };
+    let moved = RECOVERED | mark::MOVED | mark::MOVED_AMID_RECOVERY;
+    check(Bounds { record_faults: 1, ..one }, moved);
+    check(Bounds { sizes: (4, 2, 2), bookies: 5, ..one }, moved);
+    check(Bounds { sizes: (3, 3, 2), ..one }, moved);
+    check(Bounds { dead: 0, down: 1, wipes: 1, ..one }, moved);
+    check(Bounds { entries: 2, ..one }, moved);
+    check(Bounds { recoverers: 2, writer: Writer::HasCrashed, ..one }, RECOVERED | mark::MOVED);
 }

@@ -46,6 +46,8 @@ pub mod mark {
     pub const MOVED_AMID_WRITE: u32 = 1 << 7;
     /// It has done so while a recovery was closing the ledger.
     pub const MOVED_AMID_RECOVERY: u32 = 1 << 8;
+    /// A recovery closed the ledger with a spare in the place of a member, after a message was lost.
+    pub const REPLACED_IN_RECOVERY: u32 = 1 << 9;
 }
 
 impl World {
@@ -382,6 +384,9 @@ impl World {
             })
         };
         let has_moved = self.moves > 0;
+        let (_, members) = self.record().last_ensemble();
+        let has_spare = members.iter().any(|id| number(id) >= self.bounds.sizes.0);
+        let has_lost = self.left.losses < self.bounds.losses;
         [
             (appended.is_some() && end == Some(appended), mark::CLOSED_FULL),
             (end.is_some_and(|end| end < appended), mark::CLOSED_SHORT),
@@ -389,6 +394,7 @@ impl World {
             (appended.is_some() && self.acknowledged == appended, mark::ACKNOWLEDGED),
             (!self.late_writes.is_empty(), mark::LATE_WRITE),
             (in_recovery && writes && self.acknowledged < appended, mark::PENDING_IN_RECOVERY),
+            (end.is_some() && has_spare && has_lost, mark::REPLACED_IN_RECOVERY),
             (has_moved, mark::MOVED),
             (has_moved && is_open && is_late(&self.seats[WRITER]), mark::MOVED_AMID_WRITE),
             (
