@@ -15,8 +15,8 @@ use georepl_replicator::message::{Frame, MessageMetadata, SOURCE_POSITION_PROPER
 use georepl_replicator::{EmbeddedRemote, EmbeddedTopics, Limits, Replicator, ReplicatorConfig};
 use georepl_storage::BookieError;
 use georepl_storage::fault::{CrashDisk, Fault, Unsynced};
-use parking_lot::Mutex;
 use tokio::runtime::Runtime;
+use tokio::sync::Mutex;
 
 use side::Side;
 
@@ -32,7 +32,11 @@ const STRIDE: u64 = 16;
 /// How long a run, an opening or the rest of the replication may take before it counts as stuck.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What the publisher was answered: the message and its position.
+/// How long the message that is on its way when power is lost may take to be answered. An answer that promises too much
+/// comes at once. An error comes when the topic has tried in vain to close its ledger: nobody waits for that here.
+const LAST_ANSWER: Duration = Duration::from_millis(20);
+
+/// What the publisher was answered: the message and its position. Locked while a message is on its way.
 type Answered = Arc<Mutex<Vec<(Bytes, Position)>>>;
 
 fn message(n: usize) -> Bytes {
@@ -43,8 +47,9 @@ async fn publish(west: &Side, from: usize, answered: &Answered) -> Result<(), St
     let topic = west.topic(TOPIC).await.map_err(|error| error.to_string())?;
     for n in from..from + MESSAGES / 2 {
         let frame = compose(&MessageMetadata::default(), &message(n));
+        let mut answered = answered.lock().await;
         let position = topic.publish(frame).await.map_err(|error| error.to_string())?;
-        answered.lock().push((message(n), position));
+        answered.push((message(n), position));
     }
     Ok(())
 }
@@ -123,7 +128,7 @@ async fn audit(west: &CrashDisk, east: &CrashDisk, answered: &Answered) {
         Arc::new(Side::open("west", west, Retention::NONE).await.expect("west opens again"));
     let target =
         Arc::new(Side::open("east", east, Retention::FOREVER).await.expect("east opens again"));
-    let answered = answered.lock().clone();
+    let answered = answered.lock().await.clone();
     let at_source = held(&source).await;
     let first = at_source.first().map(|held| held.position);
     for (payload, position) in &answered {
@@ -181,11 +186,9 @@ fn cut(side: usize, sync: u64, unsynced: Unsynced) -> bool {
     let living = runtime();
     let ended = living.block_on(async {
         let cut = async {
-            while disks[side].syncs() < sync {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-            // Whatever was answered meanwhile counts too.
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            disks[side].power_lost().await;
+            // What is on its way may still be answered, and what is answered counts.
+            let _ = tokio::time::timeout(LAST_ANSWER, answered.lock()).await;
         };
         tokio::select! {
             outcome = tokio::time::timeout(PATIENCE, script(&disks[0], &disks[1], &answered)) => {

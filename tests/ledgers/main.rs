@@ -165,7 +165,7 @@ fn two_recoveries_agree_when_a_bookie_is_replaced_and_a_message_is_lost() {
 /// Of what has no end in reasonable time, what comes first.
 #[test]
 fn two_recoveries_of_two_entries_agree() {
-    check_within(21, Bounds { entries: 2, bookies: 3, ..COMPETING }, RECOVERED);
+    check_within(23, Bounds { entries: 2, bookies: 3, ..COMPETING }, RECOVERED);
 }
 
 #[test]

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use fastrand::Rng;
 use parking_lot::Mutex;
 use redb::{DatabaseError, StorageBackend};
+use tokio::sync::watch;
 
 use crate::disk::{Disk, Presence};
 
@@ -55,7 +56,7 @@ struct State {
     openings: u64,
     cut_at: Option<u64>,
     fail_at: Option<u64>,
-    power: Power,
+    power: watch::Sender<Power>,
     fault: Option<DiskFault>,
     space_bytes: Option<u64>,
 }
@@ -118,6 +119,17 @@ impl CrashDisk {
         self.state.lock().fail_at = Some(sync);
     }
 
+    /// Waits until the disk has lost power, as [`cut_at`](Self::cut_at) told it to; returns at once while it has none.
+    ///
+    /// Cancel-safe.
+    ///
+    /// # Panics
+    /// Never: the disk owns what is waited for.
+    pub async fn power_lost(&self) {
+        let mut power = self.state.lock().power.subscribe();
+        power.wait_for(|power| *power == Power::Off).await.expect("the disk is borrowed here");
+    }
+
     /// Comes back after a loss of power, or loses it now. What was open before is dead. Syncs go on being counted.
     pub fn restart(&self, unsynced: Unsynced) {
         let mut state = self.state.lock();
@@ -135,7 +147,8 @@ impl CrashDisk {
             content.lock = Lock::Free;
             content.opening = 0;
         }
-        (state.power, state.fault) = (Power::On, None);
+        state.power.send_replace(Power::On);
+        state.fault = None;
         (state.cut_at, state.fail_at) = (None, None);
     }
 
@@ -198,7 +211,7 @@ impl Disk for CrashDisk {
     ) -> Result<Box<dyn StorageBackend>, DatabaseError> {
         let mut state = self.state.lock();
         state.openings += 1;
-        if state.power == Power::Off {
+        if *state.power.borrow() == Power::Off {
             return Err(powerless().into());
         }
         if presence == Presence::MustExist && !state.files.contains_key(name) {
@@ -239,13 +252,13 @@ impl CrashFile {
         if kind == Some(DiskFault::Sync) {
             state.syncs += 1;
             if state.cut_at == Some(state.syncs) {
-                state.power = Power::Off;
+                state.power.send_replace(Power::Off);
             }
             if state.fail_at == Some(state.syncs) {
                 state.fault = Some(DiskFault::Sync);
             }
         }
-        if state.power == Power::Off {
+        if *state.power.borrow() == Power::Off {
             return Err(powerless());
         }
         let content = state.files.get_mut(&self.name);
@@ -372,7 +385,7 @@ impl fmt::Debug for CrashDisk {
         f.debug_struct("CrashDisk")
             .field("files", &state.files.keys())
             .field("syncs", &state.syncs)
-            .field("power", &state.power)
+            .field("power", &*state.power.borrow())
             .finish_non_exhaustive()
     }
 }
@@ -380,5 +393,29 @@ impl fmt::Debug for CrashDisk {
 impl fmt::Debug for CrashFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CrashFile").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn whoever_waits_for_the_cut_learns_of_it_before_and_after() {
+        let disk = CrashDisk::new();
+        disk.cut_at(2);
+        let file = disk.open("file", Presence::MayBeNew).expect("there is power");
+        let waiting = tokio::spawn({
+            let disk = disk.clone();
+            async move { disk.power_lost().await }
+        });
+        tokio::task::yield_now().await;
+        file.sync_data().expect("the first sync is done");
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished(), "there is power yet");
+
+        file.sync_data().expect_err("power is lost instead");
+        waiting.await.expect("it was waited for");
+        disk.power_lost().await;
     }
 }
