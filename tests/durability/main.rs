@@ -202,9 +202,7 @@ fn cut(side: usize, sync: u64, unsynced: Unsynced) -> bool {
     if let (Some(Err(error)), false) = (&ended, reached) {
         panic!("without a loss of power the run fails: {error}");
     }
-    for disk in &disks {
-        disk.restart(unsynced);
-    }
+    let disks = disks.map(|disk| disk.survivor(unsynced));
     runtime().block_on(async {
         let audited = tokio::time::timeout(2 * PATIENCE, audit(&disks[0], &disks[1], &answered));
         audited.await.expect("both regions are audited in time");

@@ -133,23 +133,20 @@ impl CrashDisk {
     /// Comes back after a loss of power, or loses it now. What was open before is dead. Syncs go on being counted.
     pub fn restart(&self, unsynced: Unsynced) {
         let mut state = self.state.lock();
-        let state = &mut *state;
-        let mut rng = match unsynced {
-            Unsynced::Lost => None,
-            Unsynced::Torn(seed) => Some(Rng::with_seed(seed)),
-        };
-        for content in state.files.values_mut() {
-            let lost = std::mem::take(&mut content.unsynced);
-            if let Some(rng) = &mut rng {
-                lost.iter().for_each(|change| change.apply_torn(&mut content.durable, rng));
-            }
-            content.shown = content.durable.clone();
-            content.lock = Lock::Free;
-            content.opening = 0;
-        }
+        state.lose_power(unsynced);
         state.power.send_replace(Power::On);
         state.fault = None;
         (state.cut_at, state.fail_at) = (None, None);
+    }
+
+    /// The disk as a machine finds it that starts after a loss of power, which this one suffers now if it has not. On
+    /// this one nothing works any more: threads of the old machine that live on in the test open nothing of the new.
+    #[must_use]
+    pub fn survivor(&self, unsynced: Unsynced) -> Self {
+        let mut state = self.state.lock();
+        state.lose_power(unsynced);
+        let files = std::mem::take(&mut state.files);
+        Self { state: Arc::new(Mutex::new(State { files, ..State::default() })) }
     }
 
     /// Fails the next operation of this kind, of any file.
@@ -331,6 +328,25 @@ impl Drop for CrashFile {
     }
 }
 
+impl State {
+    fn lose_power(&mut self, unsynced: Unsynced) {
+        self.power.send_replace(Power::Off);
+        let mut rng = match unsynced {
+            Unsynced::Lost => None,
+            Unsynced::Torn(seed) => Some(Rng::with_seed(seed)),
+        };
+        for content in self.files.values_mut() {
+            let lost = std::mem::take(&mut content.unsynced);
+            if let Some(rng) = &mut rng {
+                lost.iter().for_each(|change| change.apply_torn(&mut content.durable, rng));
+            }
+            content.shown = content.durable.clone();
+            content.lock = Lock::Free;
+            content.opening = 0;
+        }
+    }
+}
+
 impl Content {
     fn change(&mut self, change: Change) {
         change.apply(&mut self.shown);
@@ -417,5 +433,21 @@ mod tests {
         file.sync_data().expect_err("power is lost instead");
         waiting.await.expect("it was waited for");
         disk.power_lost().await;
+    }
+
+    #[test]
+    fn what_survives_a_loss_of_power_is_out_of_reach_of_who_lived_before() {
+        let disk = CrashDisk::new();
+        let file = disk.open("file", Presence::MayBeNew).expect("there is power");
+        file.set_len(1).expect("there is power");
+        file.write(0, b"a").expect("there is power");
+        file.sync_data().expect("there is power");
+        file.write(0, b"b").expect("there is power");
+
+        let survivor = disk.survivor(Unsynced::Lost);
+        assert_eq!(survivor.content("file"), Some(b"a".to_vec()));
+        file.write(0, b"c").expect_err("no power");
+        disk.open("file", Presence::MustExist).map(drop).expect_err("no power");
+        survivor.open("file", Presence::MustExist).map(drop).expect("nobody has it open");
     }
 }
