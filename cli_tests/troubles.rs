@@ -307,3 +307,49 @@ fn reading_a_ledger_ends_when_it_is_told_to_and_says_so() {
     assert!(said.contains(&format!("interrupted after {lines} entries")), "{said}");
     assert!(lines < 30_000, "the rest was not read");
 }
+
+#[test]
+fn remote_from_an_older_copy_is_noticed_without_a_backlog_and_filled_from_where_it_is_whole() {
+    let site = Site::new();
+    site.publish(&["one", "two"]);
+    site.replicate();
+    let copy = format!("{}.copy", site.east);
+    copy_files(&site.east, &copy);
+    site.publish(&["three"]);
+    site.replicate();
+    fs::remove_dir_all(&site.east).expect("it is there");
+    copy_files(&copy, &site.east);
+
+    let replicate = ["replicate", "--from", &site.west, "--to", &site.east, "orders"];
+    let output = run(&replicate);
+    assert_refused(&output, 1, "the remote lost data");
+    let said = words(&output).1;
+    let whole = said.split_once("it holds up to ").expect("it says how far it is whole").1;
+    let (ledger, entry) =
+        whole.split_once(' ').expect("a position").0.split_once(':').expect("two");
+    // What follows is in another ledger, where it has another number.
+    let next = format!("{ledger}:{}", entry.parse::<u64>().expect("a number") + 1);
+    let seek = ["seek", "orders", "--remote", "east", "--to", &next, "--yes", "--json"];
+    let moved = site.on_west(&seek);
+    assert_ok(&moved);
+    assert_eq!(
+        (&report(&moved)["passed_over"], &report(&moved)["sent_again"]),
+        (&0.into(), &1.into())
+    );
+    site.replicate();
+    assert_eq!(Site::consumed(&site.east), ["one", "two", "three"]);
+    let beyond = format!("{ledger}:{}", u32::MAX);
+    let seek = ["seek", "orders", "--remote", "east", "--to", &beyond, "--yes"];
+    assert_eq!(site.on_west(&seek).status.code(), Some(2), "there is no such entry");
+}
+
+/// Of a region that nobody holds.
+fn copy_files(from: &str, to: &str) {
+    fs::create_dir_all(to).expect("there is room");
+    for file in fs::read_dir(from).expect("it is there") {
+        let file = file.expect("it can be listed");
+        if file.file_type().expect("it has one").is_file() {
+            fs::copy(file.path(), Path::new(to).join(file.file_name())).expect("there is room");
+        }
+    }
+}

@@ -4,7 +4,11 @@ use std::sync::Arc;
 
 use futures::future::join_all;
 use georepl::cursor::{ManagedCursor, ManagedLedger, Offset, Position, StartAt};
-use georepl::replicator::{Change, EmbeddedTopic, Incarnation, Replicator, Wake, Why};
+use georepl::replicator::{
+    Change, EmbeddedTopic, Incarnation, Reason, Replicator, StopReason, Wake, Why,
+};
+
+use georepl::storage::EntryId;
 
 use super::Host;
 use super::lanes::Claimed;
@@ -96,7 +100,7 @@ async fn link(host: &Host, topic: &EmbeddedTopic, remote: &str) -> Result<Link, 
             backlog: Some(why.backlog),
             reason: why.reason.name().to_owned(),
             since_seconds: why.since.as_secs_f64(),
-            stuck: why.wake == Wake::Operator && why.backlog > 0,
+            stuck: needs_operator(&why),
             why: text(&why),
         });
     }
@@ -110,6 +114,15 @@ async fn link(host: &Host, topic: &EmbeddedTopic, remote: &str) -> Result<Link, 
         stuck: backlog > 0,
         why: format!("{backlog} entries behind: no replicator runs; start georepl replicate"),
     })
+}
+
+/// Whether somebody has to act. What a remote or a source has lost shows without a backlog as well.
+pub(super) fn needs_operator(why: &Why) -> bool {
+    let meant = matches!(
+        &why.reason,
+        Reason::Stopped(reason) if reason.may_restart() || *reason == StopReason::Drained
+    );
+    why.wake == Wake::Operator && (why.backlog > 0 || !meant)
 }
 
 pub(super) fn text(why: &Why) -> String {
@@ -192,8 +205,11 @@ fn plan(cursor: &ManagedCursor, how: Move) -> Result<Moved, Failure> {
     Ok(Moved { topic, remote, done: false, passed_over, sent_again, backlog: left })
 }
 
+/// Where an entry is, or where the one is that follows the entry before it: in another ledger it has another number.
 fn offset_of(ledger: &ManagedLedger, at: Position) -> Result<Offset, Failure> {
-    ledger.offset_of(at).ok_or_else(|| {
+    let behind = |entry| Some(ledger.offset_of(Position::new(at.ledger, EntryId(entry)))?.plus(1));
+    let before = at.entry.get().checked_sub(1);
+    ledger.offset_of(at).or_else(|| before.and_then(behind)).ok_or_else(|| {
         Failure::new(Exit::Usage, format!("topic {} has no entry {at}", ledger.name()))
     })
 }

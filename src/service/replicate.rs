@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use georepl::cursor::ManagedCursor;
-use georepl::replicator::{Poison, Replicator, ReplicatorConfig, Wake};
+use georepl::replicator::{Poison, Reason, Replicator, ReplicatorConfig, State, StopReason};
 
 use super::host::Host;
 use super::lanes::{Claim, Claimed};
@@ -102,6 +102,7 @@ async fn watch(
         for Running { topic, replicator, .. } in running {
             let drained = replicator.drained().await;
             drained.map_err(|ended| Failure::failed(format!("{topic}: {ended}")))?;
+            answered(topic, replicator).await?;
         }
         Ok(())
     };
@@ -117,7 +118,7 @@ async fn watch(
             let why = replicator.why();
             // With others that follow, one that waits for an operator says so in the progress, and in `why`.
             let alone = until == Until::End || running.len() == 1;
-            if alone && why.wake == Wake::Operator && why.backlog > 0 {
+            if alone && links::needs_operator(&why) {
                 return Err(Failure::failed(format!("{topic}: {why}")));
             }
         }
@@ -129,6 +130,22 @@ async fn watch(
         let progress = serde_json::to_value(progress).expect("a report of text and numbers");
         let told = outbox.word(&Reply::Progress(progress)).await;
         told.map_err(|error| Failure::new(Exit::Unreachable, error))?;
+    }
+}
+
+/// Waits for the remote's first answer. What either side has lost shows in it, without a backlog too.
+async fn answered(topic: &str, replicator: &Replicator) -> Result<(), Failure> {
+    let mut state = replicator.watch();
+    loop {
+        let started = *state.borrow_and_update() == State::Started;
+        let why = replicator.why();
+        if links::needs_operator(&why) {
+            return Err(Failure::failed(format!("{topic}: {why}")));
+        }
+        if started || why.reason == Reason::Stopped(StopReason::Drained) {
+            return Ok(());
+        }
+        state.changed().await.expect("it is not dropped before its replicator");
     }
 }
 

@@ -20,6 +20,8 @@ pub(super) async fn connect(directory: &Path) -> Result<Option<UnixStream>, Fail
                 error.kind(),
                 io::ErrorKind::NotFound
                     | io::ErrorKind::ConnectionRefused
+                    // It has ended, and has not heard anything.
+                    | io::ErrorKind::ConnectionReset
                     | io::ErrorKind::NotADirectory
             ) =>
         {
