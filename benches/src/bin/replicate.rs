@@ -60,7 +60,8 @@ async fn main() -> Result<(), Failed> {
     progress.set_length((cases * arguments.rounds) as u64);
     let mut rows = Vec::new();
     for &size in &arguments.sizes {
-        let entries = arguments.entries.unwrap_or(BYTES_MAX / size.max(1) as u64).min(ENTRIES);
+        let entries =
+            arguments.entries.unwrap_or_else(|| BYTES_MAX / size.max(1) as u64).min(ENTRIES);
         let payloads = payloads(size);
         let mut limits = Vec::new();
         let mut ours = Vec::new();
