@@ -89,6 +89,50 @@ fn remote_that_lost_everything_is_noticed_and_filled_again() {
     assert_eq!(consumed(&site.east), Ok(lines(0..AFTER + 1)));
 }
 
+/// What is new is sent after what the remote has, which is more than the source has by then.
+fn goes_on_with(site: &Site, new: &[String]) {
+    let kept = lines(0..BEFORE);
+    assert_eq!(consumed(&site.west), Ok([&kept, new].concat()));
+    seek(site, &place(&site.west, &new[0]));
+    assert_ok(&site.replicate());
+    assert_eq!(consumed(&site.east), Ok([&lines(0..AFTER), new].concat()));
+    assert_eq!(consumed(&site.west), Ok([&kept, new].concat()));
+}
+
+#[test]
+fn source_from_an_older_copy_is_noticed_whatever_is_where_the_lost_entries_were() {
+    // Fewer than were lost, and more: the remote's last position is beyond the end, or another entry is there.
+    for count in [3, 50] {
+        let site = copied(|site| &site.west);
+        put_back(&site, &site.west);
+        let new: Vec<_> = (0..count).map(|n| format!("new {n}")).collect();
+        assert_ok(&publish(&site.west, &new));
+        assert_holds(&site, "the source lost data");
+        goes_on_with(&site, &new);
+    }
+}
+
+#[test]
+fn source_from_a_copy_of_an_earlier_incarnation_is_noticed_and_begins_a_later_one() {
+    let site = copied(|site| &site.west);
+    seek(&site, &place(&site.west, &lines(AFTER - 1..AFTER)[0]));
+    assert_ok(&site.replicate());
+    let before = [lines(0..AFTER), lines(AFTER - 1..AFTER)].concat();
+    assert_eq!(consumed(&site.east), Ok(before.clone()), "once more, as it was told to");
+    put_back(&site, &site.west);
+    let new = ["new".to_owned()];
+    assert_ok(&publish(&site.west, &new));
+    let said = assert_holds(&site, "incarnation");
+    assert!(said.contains("seek"), "{said}");
+    let to = place(&site.west, "new");
+    seek(&site, &to);
+    // What the remote has in that incarnation is not of this source either, and the next one is beyond doubt.
+    assert_holds(&site, "the source lost data");
+    seek(&site, &to);
+    assert_ok(&site.replicate());
+    assert_eq!(consumed(&site.east), Ok([before, new.to_vec()].concat()));
+}
+
 #[test]
 fn region_that_was_copied_while_it_was_served_and_idle_opens_as_after_a_crash() {
     let site = Site::new();

@@ -152,6 +152,8 @@ struct State {
     /// What was changed and is to be stored, counted.
     changes: u64,
     keeper: Keeper,
+    /// The version with which the cursor was taken last; 0 while it was not.
+    owner: u64,
 }
 
 /// A cursor that is about to be made.
@@ -282,6 +284,7 @@ impl ManagedCursor {
                 delivery: Delivery::Idle,
                 changes: 0,
                 keeper: Keeper::Idle,
+                owner: 0,
             }),
             snapshots: snapshots.map(tokio::sync::Mutex::new),
             stored,

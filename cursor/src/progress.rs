@@ -23,6 +23,9 @@ pub struct Progress {
     /// Entries that were given up before they were acknowledged. They are never sent, and forgotten
     /// when mark-delete is past them.
     pub discarded: BTreeSet<Position>,
+    /// The sessions of this cursor's owners come after those of this one, which a remote knew from a
+    /// later state of the source than the one it was put back to; 0 if there was none.
+    pub sessions_after: u64,
     /// Properties that others have stored with mark-delete; kept as they are.
     pub others: BTreeMap<String, i64>,
 }
@@ -52,6 +55,7 @@ const PUBLISHED_LEDGER: &str = "published.ledger";
 const PUBLISHED_ENTRY: &str = "published.entry";
 /// Behind `@` the position; the value says what is to become of it.
 const KEPT: &str = "kept";
+const SESSIONS_AFTER: &str = "sessions.after";
 const QUARANTINED: u64 = 1;
 const RELEASED: u64 = 2;
 const DISCARDED: u64 = 3;
@@ -84,6 +88,9 @@ impl Progress {
         if let Some(position) = self.last_published {
             set(PUBLISHED_LEDGER.into(), position.ledger.get());
             set(PUBLISHED_ENTRY.into(), position.entry.get());
+        }
+        if self.sessions_after > 0 {
+            set(SESSIONS_AFTER.into(), self.sessions_after);
         }
         for (at, kept) in &self.kept {
             let kept = match kept {
@@ -119,6 +126,7 @@ impl Progress {
             let kept = &mut progress.kept;
             match (kind, number) {
                 (INCARNATION, _) => progress.incarnation = number,
+                (SESSIONS_AFTER, _) => progress.sessions_after = number,
                 (PUBLISHED_LEDGER, _) => ledger = Some(LedgerId(number)),
                 (PUBLISHED_ENTRY, _) => entry = Some(EntryId(number)),
                 (KEPT, QUARANTINED) => drop(kept.insert(position()?, Kept::Quarantined)),
@@ -154,6 +162,7 @@ mod tests {
             ]
             .into(),
             discarded: [at("7:1"), at("7:4")].into(),
+            sessions_after: 17,
             others: BTreeMap::from([("pulsar.dedup.a".into(), -4)]),
         };
         let properties = progress.to_properties();

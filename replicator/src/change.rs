@@ -152,8 +152,8 @@ mod tests {
     fn changed(change: Change) -> Progress {
         let kept = [(at(1), Kept::Quarantined), (at(5), Kept::Sending)].into();
         let (last_published, discarded) = (Some(at(9)), [at(3)].into());
-        let others = Default::default();
-        let mut progress = Progress { incarnation: 2, last_published, kept, discarded, others };
+        let mut progress =
+            Progress { incarnation: 2, last_published, kept, discarded, ..Progress::default() };
         change.apply(&mut progress);
         progress
     }

@@ -102,6 +102,8 @@ impl Drop for Handle {
 struct Shared {
     config: ReplicatorConfig,
     cursor: Arc<ManagedCursor>,
+    /// The version with which this replicator has taken the cursor.
+    taken: Mutex<u64>,
     clock: Clock,
     machine: Mutex<Machine<Prepared>>,
     meters: Mutex<Meters>,
@@ -138,11 +140,12 @@ impl Replicator {
         remote: Arc<dyn RemoteProducer>,
     ) -> Result<Self, NewReplicatorError> {
         config.validate()?;
-        let owner = cursor.take_ownership().await?;
+        let taken = cursor.take_ownership().await?;
         if cursor.progress().incarnation == 0 {
             cursor.store_progress(|progress| progress.incarnation = 1).await?;
         }
         let progress = cursor.progress();
+        let owner = progress.sessions_after + taken;
         let machine = Machine::new(config.limits.clone(), config.poison, owner, &progress);
         let shared = Arc::new(Shared {
             meters: Mutex::new(meters(&config)),
@@ -151,6 +154,7 @@ impl Replicator {
             events: Mailbox::new(),
             state: watch::Sender::new(State::Stopped),
             turned: Notify::new(),
+            taken: Mutex::new(taken),
             config,
             cursor,
         });

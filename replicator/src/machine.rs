@@ -99,13 +99,13 @@ impl<E> Machine<E> {
     /// A stopped replicator of the owner `owner` (the version its cursor's record got when it was
     /// taken), for a cursor with which `progress` is stored.
     pub fn new(limits: Limits, poison: Poison, owner: u64, progress: &Progress) -> Self {
-        let Progress { incarnation, last_published, kept, discarded, .. } = progress.clone();
-        let incarnation = incarnation.max(FIRST_INCARNATION);
+        let incarnation = progress.incarnation.max(FIRST_INCARNATION);
+        // What others have stored is no part of its state.
         let others = BTreeMap::new();
         Self {
             limits,
             poison,
-            progress: Progress { incarnation, last_published, kept, discarded, others },
+            progress: Progress { incarnation, others, ..progress.clone() },
             newest_incarnation: Incarnation(incarnation),
             last_session: SessionId { owner, counter: 0 },
             life: Life::Stopped(StopReason::NotStarted),
@@ -129,6 +129,7 @@ impl<E> Machine<E> {
             Input::CursorClosed => self.stop(StopReason::CursorClosed),
             Input::Opened { session, held } => self.on_opened(now, session, held),
             Input::OpenFailed { session, error } => self.on_open_failed(now, session, error),
+            Input::SetBack { session, owner } => self.on_set_back(now, session, owner),
             Input::Receipts { session, receipts } => self.on_receipts(now, session, receipts),
             Input::NotWritable { session, message } => self.on_not_writable(session, message),
             Input::Lost { session, message } => self.on_lost(now, session, message),

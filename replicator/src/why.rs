@@ -47,7 +47,12 @@ impl fmt::Display for StopReason {
                 write!(f, "another owner took the cursor over (session {session})")
             }
             Self::LaterIncarnation(newest) => {
-                write!(f, "the remote knows incarnation {} of this source", newest.0)
+                write!(
+                    f,
+                    "the remote knows incarnation {} of this source, which was put back from a copy; \
+                     seek to what the remote is to get next",
+                    newest.0
+                )
             }
             Self::Failed(message) => write!(f, "it failed: {message}"),
         }

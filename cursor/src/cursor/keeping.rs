@@ -10,7 +10,7 @@ use crate::managed_ledger::{ChangeError, Refusal, Registered};
 use crate::position::{Offset, Place};
 use crate::progress::{KEPT_MAX, Progress};
 use crate::records::Snapshot;
-use crate::snapshots::PersistError;
+use crate::snapshots::{PersistError, Snapshots};
 
 /// How long a write waits after the one before it, unless somebody waits for it.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -155,10 +155,29 @@ impl ManagedCursor {
     /// # Errors
     /// A version conflict when somebody else has taken the cursor; that is for ever.
     pub async fn take_ownership(&self) -> Result<u64, MetadataError> {
-        let Some(snapshots) = &self.snapshots else {
-            return Err(MetadataError::NotFound { key: self.key.clone() });
-        };
-        Ok(snapshots.lock().await.touch().await?.0)
+        let mut snapshots = self.snapshots()?.lock().await;
+        let version = snapshots.touch().await?.0;
+        self.state.lock().owner = version;
+        Ok(version)
+    }
+
+    /// The same for the owner that took it with the version `taken`; none, and nothing is written, if the cursor was
+    /// taken since.
+    ///
+    /// # Errors
+    /// As for [`ManagedCursor::take_ownership`].
+    pub async fn keep_ownership(&self, taken: u64) -> Result<Option<u64>, MetadataError> {
+        let mut snapshots = self.snapshots()?.lock().await;
+        if self.state.lock().owner != taken {
+            return Ok(None);
+        }
+        let version = snapshots.touch().await?.0;
+        self.state.lock().owner = version;
+        Ok(Some(version))
+    }
+
+    fn snapshots(&self) -> Result<&tokio::sync::Mutex<Snapshots>, MetadataError> {
+        self.snapshots.as_ref().ok_or_else(|| MetadataError::NotFound { key: self.key.clone() })
     }
 
     /// Ends every read with [`ReadOutcome::Closed`](crate::ReadOutcome::Closed), refuses what comes later, and stores

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use georepl_cursor::{ManagedCursor, ReadError};
+use georepl_storage::MetadataError;
 use tokio::task::JoinHandle;
 
 use super::{Event, Shared};
@@ -141,9 +142,45 @@ async fn opened(shared: &Arc<Shared>, remote: &dyn RemoteProducer, opening: Open
             }
             Err(unchecked) => failed(OpenError::Unreachable(unchecked.to_string().into())),
         },
+        Err(error @ OpenError::LaterOwner { newest, .. }) => match follow(shared, newest).await {
+            Ok(Some(owner)) => {
+                let source = &shared.config.topic;
+                tracing::warn!(%source, %newest, "the source was put back from an older copy");
+                Event::Input(Input::SetBack { session: id, owner })
+            }
+            Ok(None) => failed(error),
+            Err(message) => failed(OpenError::Unreachable(message.into())),
+        },
         Err(error) => failed(error),
     }
 }
+
+/// Puts the cursor's sessions after one that the remote knows, if this replicator still owns the
+/// cursor: then that one is of a later state of the source than the one it was put back to, and nobody
+/// will follow it there. Returns the owner from now on; none if there is a later one.
+async fn follow(shared: &Shared, newest: SessionId) -> Result<Option<u64>, String> {
+    let (cursor, taken) = (&shared.cursor, *shared.taken.lock());
+    let before = cursor.progress().sessions_after;
+    if newest.owner > OWNER_MAX {
+        return Ok(None);
+    }
+    let version = match cursor.keep_ownership(taken).await {
+        Ok(Some(version)) => version,
+        Ok(None) | Err(MetadataError::VersionConflict { .. } | MetadataError::NotFound { .. }) => {
+            return Ok(None);
+        }
+        Err(error) => return Err(error.to_string()),
+    };
+    *shared.taken.lock() = version;
+    let after = before.max(newest.owner);
+    // Before any session that relies on it: the next owner begins from what is stored.
+    let stored = cursor.store_progress(|progress| progress.sessions_after = after).await;
+    stored.map_err(|error| error.to_string())?;
+    Ok(Some(after + version))
+}
+
+/// No store gives out so many versions; a remote that knows one is not followed.
+const OWNER_MAX: u64 = 1 << 62;
 
 #[derive(Debug, thiserror::Error)]
 #[error("the entry that the remote holds last, {watermark}, was not read at the source: {error}")]

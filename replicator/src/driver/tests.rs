@@ -19,7 +19,7 @@ use crate::producer::{
     EmbeddedRemote, EmbeddedTopic, EmbeddedTopicConfig, EmbeddedTopics, FaultyRemote,
     OpenedSession, Opening, ReleaseOrder, RemoteFaults, SessionEvents, WallClock,
 };
-use crate::session::{OpenError, Outgoing, Receipt};
+use crate::session::{Incarnation, OpenError, Outgoing, Receipt, Source};
 use crate::why::{Reason, Wake};
 
 mod changing;
@@ -474,6 +474,45 @@ async fn later_owner_of_the_cursor_ends_the_earlier_one() {
         || matches!(pair.replicator.why().reason, Reason::Stopped(StopReason::LaterOwner(_)));
     until("its end", ended).await;
     assert_eq!(payloads(&pair.east).await, (0..5).collect::<Vec<_>>());
+}
+
+/// Of a session that nobody listens to.
+struct Nobody;
+
+impl EventSink for Nobody {
+    fn session_event(&self, _: SessionId, _: SessionEvent) {}
+}
+
+#[tokio::test(start_paused = true)]
+async fn source_that_was_put_back_follows_the_sessions_of_its_later_state() {
+    // Far beyond the versions that the store has given out, one that it reaches while it opens a session, and the same.
+    for ahead in [1_000_000, 1, 0] {
+        let pair = Pair::new().await;
+        let taken = *pair.replicator.shared().taken.lock();
+        let gone = SessionId { owner: taken + ahead, counter: 7 };
+        let source = Source { cluster: "west".into(), topic: TOPIC.into() };
+        let opening = Opening { source, session: gone, incarnation: Incarnation(1) };
+        let remote = EmbeddedRemote::new(Arc::new(OneTopic(pair.east.clone())));
+        let opened = remote.open(opening, SessionEvents::new(gone, Arc::new(Nobody))).await;
+        drop(opened.map_err(|error| error.to_string()).unwrap());
+
+        publish(&pair.west, 0..5).await;
+        pair.replicator.start();
+        pair.assert_complete(5).await;
+        assert_eq!(pair.cursor.progress().sessions_after, gone.owner, "it is stored");
+        // Of the owners that follow, the later one wins as ever.
+        pair.replicator.stop();
+        let later = pair.successor().await;
+        later.start();
+        publish(&pair.west, 5..8).await;
+        pair.within(later.drained()).await.unwrap();
+        pair.replicator.start();
+        let ended =
+            || matches!(pair.replicator.why().reason, Reason::Stopped(StopReason::LaterOwner(_)));
+        until("the end of the earlier one", ended).await;
+        assert_eq!(payloads(&pair.east).await, (0..8).collect::<Vec<_>>());
+        assert_eq!(later.state(), State::Started);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -144,6 +144,19 @@ impl<E> Machine<E> {
         }
     }
 
+    /// What the source lost by it, the answer to the next opening tells.
+    pub(super) fn on_set_back(&mut self, now: Time, session: SessionId, owner: u64) {
+        if owner > self.last_session.owner {
+            self.last_session = SessionId { owner, counter: 0 };
+        }
+        if let Life::Running(flow) = &mut self.life
+            && flow.is_opening(session)
+        {
+            let message = "the remote knew a later session: the source was put back from a copy";
+            flow.retry_open(now, message.into(), &self.limits);
+        }
+    }
+
     pub(super) fn on_receipts(&mut self, now: Time, session: SessionId, receipts: Vec<Receipt>) {
         let Life::Running(flow) = &mut self.life else {
             return;

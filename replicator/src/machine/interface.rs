@@ -76,6 +76,15 @@ pub enum Input<E> {
         /// Why.
         error: OpenError,
     },
+    /// The opening of a session was refused because the remote knew a later one of this source. The
+    /// cursor is its owner's all the same: the source was put back to an earlier state, and it is
+    /// stored that its sessions follow that one.
+    SetBack {
+        /// Which session.
+        session: SessionId,
+        /// The owner of sessions from now on, above every one that the remote knew.
+        owner: u64,
+    },
     /// The remote answered for entries.
     Receipts {
         /// In which session.
