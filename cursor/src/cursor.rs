@@ -430,35 +430,38 @@ impl ManagedCursor {
     /// Lets storage read, one task per read.
     fn start(&self, fetches: Vec<Fetch>) {
         for fetch in fetches {
-            let Some(this) = self.this.upgrade() else { return };
+            let Some(asking) = self.ask(&fetch) else { return };
             self.ledger.runtime().spawn(async move {
-                let answer = this.fetch(&fetch).await;
-                this.answer(fetch.id, answer);
+                let answer = asking.cursor.fetch(&fetch).await;
+                asking.answer(answer);
             });
         }
     }
 
     /// Lets storage read; when it has the entries at hand, without a task.
     fn start_now(&self, fetch: Fetch) {
-        let Some(this) = self.this.upgrade() else { return };
-        let id = fetch.id;
+        let Some(asking) = self.ask(&fetch) else { return };
         let mut reading = Box::pin(async move {
-            let answer = this.fetch(&fetch).await;
-            (this, answer)
+            let answer = asking.cursor.fetch(&fetch).await;
+            (asking, answer)
         });
         let first_poll = {
             let _runtime = self.ledger.runtime().enter();
             pin!(&mut reading).poll(&mut Context::from_waker(Waker::noop()))
         };
         match first_poll {
-            Poll::Ready((_, answer)) => self.answer(id, answer),
+            Poll::Ready((asking, answer)) => asking.answer(answer),
             Poll::Pending => {
                 self.ledger.runtime().spawn(async move {
-                    let (this, answer) = reading.await;
-                    this.answer(id, answer);
+                    let (asking, answer) = reading.await;
+                    asking.answer(answer);
                 });
             }
         }
+    }
+
+    fn ask(&self, fetch: &Fetch) -> Option<Asking> {
+        Some(Asking { cursor: self.this.upgrade()?, id: Some(fetch.id) })
     }
 
     async fn fetch(&self, fetch: &Fetch) -> Result<Vec<Entry>, ReadFailed> {
@@ -487,6 +490,30 @@ impl ManagedCursor {
             state = self.state.lock();
         }
         state.delivery = Delivery::Idle;
+    }
+}
+
+/// A read that storage was asked for. When the runtime ends, its task is dropped: whoever waits for the read hears of it,
+/// or a reader that has the cursor, and that the cursor has, would stay for ever.
+struct Asking {
+    cursor: Arc<ManagedCursor>,
+    /// None once it is answered.
+    id: Option<ReadId>,
+}
+
+impl Asking {
+    fn answer(mut self, answer: Result<Vec<Entry>, ReadFailed>) {
+        let id = self.id.take().expect("it is answered once");
+        self.cursor.answer(id, answer);
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        if let Some(id) = self.id.take() {
+            let message = "the topic's runtime ended while storage read".into();
+            self.cursor.answer(id, Err(ReadFailed { message }));
+        }
     }
 }
 

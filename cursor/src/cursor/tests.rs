@@ -115,6 +115,42 @@ async fn cancel_inside_the_completion_of_a_close_does_not_block() {
     assert_eq!(*sink.seen.lock(), [ReadOutcome::Cancelled, ReadOutcome::Closed]);
 }
 
+/// Keeps its cursor, as a replicator does.
+struct Keeping {
+    _cursor: Arc<ManagedCursor>,
+    seen: Arc<Mutex<Vec<ReadOutcome<Entry>>>>,
+}
+
+impl ReadSink for Keeping {
+    fn read_completed(&self, _: ReadId, outcome: ReadOutcome<Entry>) {
+        self.seen.lock().push(outcome);
+    }
+}
+
+#[test]
+fn reader_whose_runtime_ends_while_storage_reads_hears_of_it_and_lets_its_cursor_go() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let seen = Arc::default();
+    let known = runtime.block_on(async {
+        let region = Region::new();
+        let topic = region.topic().await;
+        append(&topic, 3).await;
+        topic.close().await.unwrap();
+        let topic = region.topic().await;
+        for bookie in &region.bookies {
+            region.faults.inject(bookie, Fault::LoseResponses);
+        }
+        let cursor = cursor(&topic).await;
+        let sink = Keeping { _cursor: cursor.clone(), seen: Arc::clone(&seen) };
+        cursor.submit_read(LIMITS, Arc::new(sink)).unwrap();
+        cursor.this.clone()
+    });
+    assert!(seen.lock().is_empty(), "storage does not answer");
+    drop(runtime);
+    assert!(matches!(seen.lock()[..], [ReadOutcome::Failed(_)]), "{:?}", seen.lock());
+    assert!(known.upgrade().is_none(), "nobody has the cursor any more");
+}
+
 #[tokio::test]
 async fn one_object_per_name_and_ownership_moves_the_version() {
     let topic = Region::new().topic().await;
