@@ -406,32 +406,6 @@ impl<E> Machine<E> {
         self.pass_over_unreadable();
     }
 
-    /// What timed out.
-    fn expire(&mut self, now: Time) {
-        let Life::Running(flow) = &mut self.life else {
-            return;
-        };
-        flow.end_read_retry(now);
-        let due = |at: Option<Time>| at.is_some_and(|at| at <= now);
-        let session = flow.any_session();
-        if due(flow.open_due()) {
-            // A rewind is awaited already: there is no opening without one.
-            let message = "the remote did not answer the opening in time".into();
-            flow.retry_open(now, message, &self.limits);
-            self.outputs.extend(session.map(Output::Close));
-        } else if due(flow.receipts_due()) {
-            flow.receipts_overdue(now, &self.limits);
-            self.accounting.links_lost += 1;
-            self.outputs.extend(session.map(Output::Close));
-            self.begin_rewind(now, RewindReason::ReceiptTimeout);
-        } else if due(flow.read_due()) {
-            // The session is sound, but only an opening tells what the remote holds by now.
-            flow.reopen(now);
-            self.outputs.extend(session.map(Output::Close));
-            self.begin_rewind(now, RewindReason::ReadTimeout);
-        }
-    }
-
     /// Step 3.
     fn connect(&mut self, now: Time) {
         let Life::Running(flow) = &self.life else {
