@@ -77,6 +77,17 @@ fn remote_from_an_older_copy_is_noticed_and_filled_again_from_where_it_ends() {
 }
 
 #[test]
+fn either_region_from_an_older_copy_is_noticed_although_there_is_nothing_to_send() {
+    let sides: [(fn(&Site) -> &String, _); 2] =
+        [(|site| &site.east, "the remote lost data"), (|site| &site.west, "the source lost data")];
+    for (region, reason) in sides {
+        let site = copied(region);
+        put_back(&site, region(&site));
+        assert_holds(&site, reason);
+    }
+}
+
+#[test]
 fn remote_that_lost_everything_is_noticed_and_filled_again() {
     let site = copied(|site| &site.east);
     std::fs::remove_dir_all(&site.east).expect("it is there");
