@@ -15,8 +15,11 @@ use super::{
 const BEFORE: usize = 20;
 const AFTER: usize = 30;
 
+/// One of the regions.
+type Side = fn(&Site) -> &String;
+
 /// Both regions have everything; a copy of one of them was made between two runs of lines.
-fn copied(region: fn(&Site) -> &String) -> Site {
+fn copied(region: Side) -> Site {
     let site = Site::new();
     assert_ok(&publish(&site.west, &lines(0..BEFORE)));
     assert_ok(&site.replicate());
@@ -78,7 +81,7 @@ fn remote_from_an_older_copy_is_noticed_and_filled_again_from_where_it_ends() {
 
 #[test]
 fn either_region_from_an_older_copy_is_noticed_although_there_is_nothing_to_send() {
-    let sides: [(fn(&Site) -> &String, _); 2] =
+    let sides: [(Side, _); 2] =
         [(|site| &site.east, "the remote lost data"), (|site| &site.west, "the source lost data")];
     for (region, reason) in sides {
         let site = copied(region);
