@@ -51,6 +51,9 @@ const RECORD_ATTEMPTS_MAX: u8 = 16;
 const PAUSE_FIRST: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
+/// How long after the store had no record it is asked again: long enough for one that lags a little.
+const PAUSE_ABSENT: Duration = Duration::from_millis(250);
+
 /// How often the last confirmed entry is looked for, each time by the newest record, before its length is given up.
 const LENGTH_ATTEMPTS_MAX: u8 = 3;
 
@@ -111,8 +114,7 @@ pub struct Machine {
     phase: Phase,
     progress: Progress,
     attempts_left: u8,
-    /// Whether the store has had a record of the ledger.
-    sight: Sight,
+    absence: Absence,
     question: Option<RecordRequest>,
     /// When to read the record again; none while that is not put off.
     read_at: Option<Time>,
@@ -120,13 +122,12 @@ pub struct Machine {
     last_word: Option<Result<Recovered, Error>>,
 }
 
-/// What the store was seen to have. A read may be answered with what was there earlier, also with nothing.
+/// Whether the store has said that there is no record, since it last had one. It may answer with what was there earlier,
+/// also with nothing, and whoever believes it gives up what the ledger holds: it has to say so twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Sight {
-    Never,
-    Found,
-    /// Found, and then not.
-    Lost,
+enum Absence {
+    NotSaid,
+    SaidOnce,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -201,7 +202,7 @@ impl Machine {
             phase: Phase::Marking(None),
             progress: Progress::default(),
             attempts_left: RECORD_ATTEMPTS_MAX,
-            sight: Sight::Never,
+            absence: Absence::NotSaid,
             question: Some(RecordRequest::Read),
             read_at: None,
             outbox: Outbox::new(),
@@ -286,38 +287,46 @@ impl Machine {
         let ledger = self.config.ledger;
         match answer {
             RecordAnswer::Found(record, version) => {
-                self.sight = Sight::Found;
+                self.absence = Absence::NotSaid;
                 self.on_found(now, Frozen { record, version });
             }
             RecordAnswer::Written(version) => self.on_written(now, version),
-            // What was there a moment ago is looked for once more.
-            RecordAnswer::Missing if self.sight == Sight::Found => {
-                self.sight = Sight::Lost;
-                self.ask_again(now, "it was there and then was not".into());
-            }
-            RecordAnswer::Missing => self.fail(Error::NoSuchLedger { ledger }),
+            RecordAnswer::Missing => match self.absence {
+                Absence::NotSaid => {
+                    self.absence = Absence::SaidOnce;
+                    self.ask_again(
+                        now,
+                        PAUSE_ABSENT,
+                        "it is there at one time and not at another".into(),
+                    );
+                }
+                Absence::SaidOnce => self.fail(Error::NoSuchLedger { ledger }),
+            },
             RecordAnswer::Unusable(reason) => self.fail(Error::Unusable { ledger, reason }),
-            RecordAnswer::Conflict => self.ask_again(now, "others change it all the time".into()),
+            RecordAnswer::Conflict => {
+                self.ask_again(now, Duration::ZERO, "others change it all the time".into());
+            }
             // A write may have been carried out or not; the next decision starts from what is there.
-            RecordAnswer::Unknown(reason) => self.ask_again(now, reason),
+            RecordAnswer::Unknown(reason) => self.ask_again(now, Duration::ZERO, reason),
         }
     }
 
     /// Reads the record again: the first time at once, because it was only news that was missed, and then after pauses,
-    /// because the store or those who compete for the record need time.
-    fn ask_again(&mut self, now: Time, reason: Arc<str>) {
+    /// because the store or those who compete for the record need time. Never before `pause_min`.
+    fn ask_again(&mut self, now: Time, pause_min: Duration, reason: Arc<str>) {
         if let Phase::Ended = self.phase {
             return;
         }
         match self.attempts_left.checked_sub(1) {
             Some(left) => {
                 self.attempts_left = left;
-                match RECORD_ATTEMPTS_MAX - left {
-                    1 => self.question = Some(RecordRequest::Read),
-                    attempt => {
-                        let pause = PAUSE_FIRST * 2u32.saturating_pow(u32::from(attempt) - 2);
-                        self.read_at = Some(now + pause.min(PAUSE_MAX));
-                    }
+                let pause = match RECORD_ATTEMPTS_MAX - left {
+                    1 => Duration::ZERO,
+                    attempt => PAUSE_FIRST * 2u32.saturating_pow(u32::from(attempt) - 2),
+                };
+                match pause.min(PAUSE_MAX).max(pause_min) {
+                    Duration::ZERO => self.question = Some(RecordRequest::Read),
+                    pause => self.read_at = Some(now + pause),
                 }
             }
             None => self.fail(Error::Metadata { ledger: self.config.ledger, reason }),

@@ -53,6 +53,16 @@ async fn what_a_dropped_writer_had_acknowledged_is_there_after_recovery() {
     assert_eq!(again.last_add_confirmed(), Some(EntryId(4)));
 }
 
+/// The store lags: what it showed was true before the ledger was created.
+#[tokio::test(start_paused = true)]
+async fn a_ledger_that_the_store_does_not_show_once_is_recovered_with_all_it_holds() {
+    let cluster = Cluster::new();
+    let ledger = cluster.written(5).await.id();
+    cluster.store.inject(StoreFault::StaleRead, 1);
+    let reader = cluster.recover(ledger).await.expect("it is there");
+    assert_eq!(contents(&reader).await, payloads(5));
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_empty_ledger_is_closed_empty() {
     let cluster = Cluster::new();

@@ -149,6 +149,7 @@ fn a_close_whose_answer_was_lost_is_recognised_or_repeated_with_the_same_end() {
 fn a_record_that_has_gone_or_left_recovery_ends_it_without_a_write() {
     let mut recovery = about_to_close();
     recovery.record(RecordAnswer::Missing);
+    recovery.wait_to_ask();
     assert_eq!(recovery.asked, Some(RecordRequest::Read), "it was there a moment ago");
     recovery.record(RecordAnswer::Missing);
     assert_eq!(*recovery.error(), Error::NoSuchLedger { ledger: LEDGER });

@@ -33,7 +33,7 @@ fn a_closed_ledger_is_adopted_without_asking_a_bookie() {
 }
 
 #[test]
-fn another_password_or_no_record_ends_it_before_anything_is_changed() {
+fn another_password_or_an_unusable_record_ends_it_before_anything_is_changed() {
     let strange = LedgerMetadata::created(
         three().sizes(),
         Password::from("other"),
@@ -45,12 +45,30 @@ fn another_password_or_no_record_ends_it_before_anything_is_changed() {
     recovery.find(&strange.expect("valid"), VERSION);
     assert_eq!(*recovery.error(), Error::WrongPassword { ledger: LEDGER });
     let mut recovery = Recovery::new(1, &[]);
-    recovery.record(RecordAnswer::Missing);
-    assert_eq!(*recovery.error(), Error::NoSuchLedger { ledger: LEDGER });
-    let mut recovery = Recovery::new(1, &[]);
     recovery.record(RecordAnswer::Unusable("a new format".into()));
     let reason = "a new format".into();
     assert_eq!(*recovery.error(), Error::Unusable { ledger: LEDGER, reason });
+}
+
+/// A store may answer with what was there earlier, also with nothing.
+#[test]
+fn that_there_is_no_record_is_believed_at_the_second_answer_in_a_row() {
+    let mut recovery = Recovery::new(1, &[]);
+    recovery.record(RecordAnswer::Missing);
+    assert_eq!((&recovery.outcome, &recovery.asked), (&None, &None), "a pause");
+    recovery.wait_to_ask();
+    recovery.record(RecordAnswer::Missing);
+    assert_eq!(*recovery.error(), Error::NoSuchLedger { ledger: LEDGER });
+
+    let mut recovery = Recovery::new(1, &[]);
+    recovery.record(RecordAnswer::Missing);
+    recovery.wait_to_ask();
+    recovery.find(&three(), VERSION);
+    recovery.record(RecordAnswer::Missing);
+    recovery.wait_to_ask();
+    recovery.find(&three().in_recovery().expect("an open ledger"), Version(4));
+    assert_eq!(recovery.asked_for(Question::Fence), ["b1", "b2", "b3"]);
+    assert_eq!(recovery.outcome, None);
 }
 
 #[test]
