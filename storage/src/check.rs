@@ -36,7 +36,7 @@ pub struct CheckReport {
     pub last_add_confirmed: Option<EntryId>,
     /// Whether the length in its record is exact.
     pub length: LengthIs,
-    /// What its writer marked it for.
+    /// What its writer had marked it for when the check began.
     pub marked: Mark,
     /// Its fragments, in order.
     pub fragments: Vec<FragmentReport>,
@@ -141,9 +141,14 @@ pub(crate) async fn check(
     ledger: LedgerId,
     mut checked: impl FnMut(EntryId) + Send,
 ) -> Result<CheckReport, CheckError> {
+    // Before the record: a mark that was there before its ledger was looked for, and not found, is left over. One that is
+    // newer is of a ledger that a lagging store did not show.
+    let (marked, version) = marks::read(core, ledger).await?;
     let record = match core.known_record(ledger).await {
         Err(gone @ RecordError::NoSuchLedger { .. }) => {
-            marks::remove(core, ledger).await?;
+            if let Some(version) = version {
+                marks::remove_version(core, ledger, version).await?;
+            }
             return Err(gone.into());
         }
         other => other?,
@@ -179,7 +184,7 @@ pub(crate) async fn check(
         stored_lac: reader.stored_lac(),
         last_add_confirmed,
         length: metadata.length_is(),
-        marked: marks::read(core, ledger).await?,
+        marked,
         fragments: reports,
     })
 }

@@ -7,7 +7,7 @@
 //! ledger that is gone removes.
 
 use crate::id::LedgerId;
-use crate::metadata::{Expected, MetadataError, ledger_key};
+use crate::metadata::{Expected, MetadataError, Version, ledger_key};
 use crate::read::Core;
 use crate::shortfall::Shortfall;
 
@@ -30,15 +30,17 @@ pub(crate) fn mark_key(ledger: LedgerId) -> String {
     format!("underreplicated/L{:010}", ledger.get())
 }
 
-/// What a ledger is marked for.
-pub(crate) async fn read(core: &Core, ledger: LedgerId) -> Result<Mark, MetadataError> {
+/// What a ledger is marked for, and the version of the mark if there is one.
+pub(crate) async fn read(
+    core: &Core,
+    ledger: LedgerId,
+) -> Result<(Mark, Option<Version>), MetadataError> {
     let key = mark_key(ledger);
-    let found = core.metadata(&key, core.store.get(&key)).await?;
-    Ok(match found.map(|found| Shortfall::decode(&found.value)) {
-        None => Mark::None,
-        Some(Some(shortfalls)) => Mark::Shortfalls(shortfalls),
-        Some(None) => Mark::Unreadable,
-    })
+    let Some(found) = core.metadata(&key, core.store.get(&key)).await? else {
+        return Ok((Mark::None, None));
+    };
+    let mark = Shortfall::decode(&found.value).map_or(Mark::Unreadable, Mark::Shortfalls);
+    Ok((mark, Some(found.version)))
 }
 
 /// Adds to what a ledger is marked for, within the time of one operation of the store however many it takes.
@@ -50,10 +52,10 @@ pub(crate) async fn add(
 ) -> Result<(), MetadataError> {
     let key = mark_key(ledger);
     let added = async {
-        add_all(core, &key, shortfalls).await?;
+        let version = add_all(core, &key, shortfalls).await?;
         match core.known_value(&ledger_key(ledger)).await? {
             Some(_) => Ok(()),
-            None => remove_all(core, &key).await,
+            None => remove_version(core, ledger, version).await,
         }
     };
     core.metadata(&key, added).await
@@ -66,22 +68,47 @@ pub(crate) async fn remove(core: &Core, ledger: LedgerId) -> Result<(), Metadata
     core.metadata(&key, remove_all(core, &key)).await
 }
 
-async fn add_all(core: &Core, key: &str, shortfalls: &[Shortfall]) -> Result<(), MetadataError> {
+/// Takes the mark of this version off a ledger of which there is no record. One that was changed since is for whoever
+/// changed it. That there is none is a success. Cancel-safe: it was removed or not, and may be again.
+pub(crate) async fn remove_version(
+    core: &Core,
+    ledger: LedgerId,
+    version: Version,
+) -> Result<(), MetadataError> {
+    let key = mark_key(ledger);
+    match core.metadata(&key, core.store.delete(&key, version)).await {
+        Ok(()) | Err(MetadataError::NotFound { .. } | MetadataError::VersionConflict { .. }) => {
+            Ok(())
+        }
+        Err(error @ MetadataError::Unavailable { .. }) => Err(error),
+    }
+}
+
+/// Adds to the list, and returns the version that has it all.
+async fn add_all(
+    core: &Core,
+    key: &str,
+    shortfalls: &[Shortfall],
+) -> Result<Version, MetadataError> {
     let mut attempts = 1..ATTEMPTS_MAX;
     loop {
         let found = core.store.get(key).await?;
         // What cannot be understood is replaced: the new list is what is known.
-        let known = found.as_ref().and_then(|found| Shortfall::decode(&found.value));
-        let mut list = known.clone().unwrap_or_default();
+        let known = found
+            .as_ref()
+            .and_then(|found| Some((Shortfall::decode(&found.value)?, found.version)));
+        let mut list = known.as_ref().map(|(list, _)| list.clone()).unwrap_or_default();
         for Shortfall { bookie, first, last } in shortfalls {
             Shortfall::note(&mut list, bookie, *first, *last);
         }
-        if known.as_ref() == Some(&list) {
-            return Ok(());
+        if let Some((known, version)) = known
+            && known == list
+        {
+            return Ok(version);
         }
         let expected = found.map_or(Expected::Absent, |found| Expected::Version(found.version));
         match core.store.put(key, Shortfall::encode(&list), expected).await {
-            Ok(_) => return Ok(()),
+            Ok(version) => return Ok(version),
             // Also after a lost answer: if that write came through there is nothing left to add.
             Err(error) => attempts.next().map(|_| ()).ok_or(error)?,
         }
