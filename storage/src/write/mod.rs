@@ -45,7 +45,8 @@ pub struct WriterStats {
     pub ensemble_changes: u64,
     /// How many entries were confirmed and are held by fewer than WQ bookies: a member was lost before it had
     /// answered. Such an entry stays so until it is copied; [`Shortfall`](crate::Shortfall) says where to look, and what
-    /// is not counted.
+    /// is not counted: of a bookie that hangs when the writer ends, what it was sent within the last
+    /// [`request_timeout`](crate::ClientConfig::request_timeout).
     pub entries_below_write_quorum: u64,
     /// How many slots of the present ensemble have lost their member without anybody to take its place.
     pub lost_members: usize,
