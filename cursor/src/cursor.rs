@@ -183,7 +183,8 @@ enum Patience {
 
 impl ManagedCursor {
     /// Opens the cursor `name` of a topic, or creates it, and becomes its owner. There is one
-    /// object per topic and name: while it is open, opening again returns the same.
+    /// object per topic and name: while it is open, opening again returns the same; while it is being closed, opening
+    /// waits for that.
     ///
     /// If the future is dropped, the cursor may have been created.
     ///
@@ -196,9 +197,14 @@ impl ManagedCursor {
     ) -> Result<Arc<Self>, OpenCursorError> {
         let key = ledger.cursor_key(name)?;
         let _opening = ledger.opening().await;
-        if let Some(open) = ledger.registered(name) {
-            let any: Arc<dyn Any + Send + Sync> = open;
-            return Ok(any.downcast().expect("only cursors are registered"));
+        if let Some(known) = ledger.registered(name) {
+            let any: Arc<dyn Any + Send + Sync> = known;
+            let known: Arc<Self> = any.downcast().expect("only cursors are registered");
+            if !known.state.lock().machine.is_closed() {
+                return Ok(known);
+            }
+            // What it does not manage to store is delivered again.
+            known.closed().await;
         }
         let cursor = Arc::<str>::from(name);
         // Before anything is taken from whoever owns the topic by now.

@@ -1,12 +1,12 @@
 //! Keeping the state of a cursor: one write at a time, and each takes along all that changed meanwhile.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use georepl_storage::MetadataError;
 
 use super::{ManagedCursor, State};
-use crate::managed_ledger::{ChangeError, Refusal, Registered};
+use crate::managed_ledger::{ChangeError, Refusal};
 use crate::position::{Offset, Place};
 use crate::progress::{KEPT_MAX, Progress};
 use crate::records::Snapshot;
@@ -200,10 +200,12 @@ impl ManagedCursor {
         }
     }
 
-    /// Ends the reads, takes the cursor off its topic, and has the state stored where it is found fast.
+    /// Ends the reads, and has the state stored where it is found fast. Until that is over the topic knows the cursor:
+    /// whoever opened it before would find an older state, and one of the two would be fenced.
     pub(super) fn end(&self) {
-        let this: Weak<dyn Registered> = self.this.clone();
-        self.ledger.unregister(&self.name, &this);
+        if self.snapshots.is_none() {
+            self.ledger.unregister(&self.name, &self.registered());
+        }
         let unsaved =
             matches!(self.stored.borrow().failure, Some(PersistError::Unavailable { .. }));
         let begin = self.step(|state| {
@@ -262,15 +264,14 @@ impl ManagedCursor {
                 (taken, stored)
             };
             let fenced = matches!(stored, Err(PersistError::Fenced { .. }));
-            let over = taken.closed || fenced;
-            if over {
-                self.state.lock().keeper = Keeper::Over;
-            }
-            self.note(&taken, &stored, if over { Keeper::Over } else { Keeper::Running });
+            self.note(&taken, &stored);
             if fenced {
                 self.end();
             }
-            if over {
+            if taken.closed || fenced {
+                self.ledger.unregister(&self.name, &self.registered());
+                self.state.lock().keeper = Keeper::Over;
+                self.stored.send_modify(|stored| stored.keeper = Keeper::Over);
                 return;
             }
             pause = if stored.is_ok() { PAUSE } else { (2 * pause).min(RETRY_MAX) };
@@ -287,7 +288,8 @@ impl ManagedCursor {
     }
 
     /// A cursor that goes back must not be told that this is durable while a deletion of what it goes back to may still
-    /// land: the next owner would find nothing there.
+    /// land: the next owner would find nothing there. A topic that is being closed, or whose writes failed, rules nothing
+    /// out any more: then whoever went back hears that it is not stored, and why.
     async fn rule_out_deletion(&self, taken: &Captured) -> Result<(), PersistError> {
         let goes_back = taken.floor < self.stored.borrow().floor;
         if !goes_back {
@@ -308,6 +310,11 @@ impl ManagedCursor {
     pub(super) fn floor(&self) -> Offset {
         let stored = self.stored.borrow().floor;
         stored.min(self.floor_of(&self.state.lock()))
+    }
+
+    /// Tells the topic what must stay for it.
+    pub(super) fn now_holds_back(&self) {
+        self.ledger.holds_back(&self.name, &self.registered(), || self.floor());
     }
 
     fn floor_of(&self, state: &State) -> Offset {
@@ -331,11 +338,10 @@ impl ManagedCursor {
         });
     }
 
-    fn note(&self, taken: &Captured, result: &Result<(), PersistError>, keeper: Keeper) {
+    fn note(&self, taken: &Captured, result: &Result<(), PersistError>) {
         self.stored.send_modify(|stored| {
             stored.attempts += 1;
             stored.failure = result.as_ref().err().cloned();
-            stored.keeper = keeper;
             if result.is_ok() {
                 stored.changes = taken.changes;
                 stored.mark_delete = taken.mark_delete;
@@ -344,7 +350,7 @@ impl ManagedCursor {
             }
         });
         match result {
-            Ok(()) => self.ledger.holds_back(&self.name, self.floor()),
+            Ok(()) => self.now_holds_back(),
             Err(error) => tracing::warn!(topic = self.ledger.name(), "{error}"),
         }
     }

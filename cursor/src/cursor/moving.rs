@@ -176,7 +176,7 @@ impl ManagedCursor {
                 Ok::<_, MarkDeleteRefused>(rewound)
             })?;
             if self.snapshots.is_some() {
-                self.ledger.holds_back(&self.name, self.floor());
+                self.now_holds_back();
             }
             rewound
         };

@@ -44,6 +44,13 @@ pub(super) struct Registration {
     floor: Option<Offset>,
 }
 
+impl Registration {
+    /// Whether it has a record.
+    pub(super) const fn is_durable(&self) -> bool {
+        self.floor.is_some()
+    }
+}
+
 /// Stands for a cursor that is not open.
 struct Nobody;
 
@@ -123,7 +130,7 @@ impl ManagedLedger {
     /// The names of the cursors that have a record.
     pub fn cursors(&self) -> Vec<String> {
         let cursors = self.0.cursors.lock();
-        let durable = cursors.iter().filter(|(_, cursor)| cursor.floor.is_some());
+        let durable = cursors.iter().filter(|(_, cursor)| cursor.is_durable());
         durable.map(|(name, _)| name.clone()).collect()
     }
 
@@ -142,7 +149,7 @@ impl ManagedLedger {
     ) -> bool {
         let mut cursors = self.0.cursors.lock();
         // Readers that were dropped.
-        cursors.retain(|_, known| known.floor.is_some() || known.cursor.strong_count() > 0);
+        cursors.retain(|_, known| known.is_durable() || known.cursor.strong_count() > 0);
         let open = self.0.state.lock().door == Door::Open;
         if open {
             cursors.insert(name.to_owned(), Registration { cursor, floor });
@@ -167,10 +174,19 @@ impl ManagedLedger {
         self.0.let_go();
     }
 
-    /// What the cursor holds back has changed, and is stored.
-    pub(crate) fn holds_back(&self, name: &str, floor: Offset) {
-        if let Some(known) = self.0.cursors.lock().get_mut(name) {
-            known.floor = Some(floor);
+    /// What the cursor holds back has changed. `floor` says it now: it is asked for while nobody else can say something,
+    /// because what was true before a cursor went back would let go what it needs. Nothing changes if the name belongs
+    /// to another cursor, or to one that is not open, by now.
+    pub(crate) fn holds_back(
+        &self,
+        name: &str,
+        cursor: &Weak<dyn Registered>,
+        floor: impl FnOnce() -> Offset,
+    ) {
+        if let Some(known) = self.0.cursors.lock().get_mut(name)
+            && known.cursor.ptr_eq(cursor)
+        {
+            known.floor = Some(floor());
         }
         self.0.let_go();
     }

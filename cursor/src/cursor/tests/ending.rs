@@ -116,3 +116,27 @@ async fn topic_that_cannot_record_its_end_stores_its_cursors_all_the_same() {
     topic.close().await.unwrap();
     assert_eq!(super::cursor(&region.topic().await).await.backlog(), 1);
 }
+
+#[tokio::test]
+async fn whoever_opens_a_cursor_that_is_being_closed_waits_and_finds_its_last_state() {
+    let region = Region::new();
+    let topic = region.topic().await;
+    let positions = append(&topic, 6).await;
+    let cursor = cursor(&topic).await;
+    cursor.mark_delete(positions[3]).await.unwrap();
+    region.store.hold(&cursor.key);
+    let mut closing = Box::pin(cursor.close());
+    assert!(is_pending(&mut closing));
+    region.store.holds().await;
+    let mut opening = Box::pin(ManagedCursor::open(&topic, "c", StartAt::Earliest));
+    assert!(is_pending(&mut opening));
+    others_run().await;
+    assert!(is_pending(&mut opening), "its state is being stored");
+    region.store.release();
+    let (closed, opened) = tokio::join!(closing, opening);
+    let opened = opened.unwrap();
+    assert_eq!((closed, opened.mark_delete_offset()), (Ok(()), Offset::new(4)));
+    opened.mark_delete(positions[5]).await.unwrap();
+    let again = ManagedCursor::open(&topic, "c", StartAt::Earliest).await.unwrap();
+    assert!(Arc::ptr_eq(&opened, &again) && !Arc::ptr_eq(&opened, &cursor));
+}
