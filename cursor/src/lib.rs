@@ -23,6 +23,9 @@ mod store;
 #[cfg(feature = "io")]
 mod own_record;
 
+#[cfg(feature = "io")]
+mod deletion;
+
 mod stats;
 
 #[cfg(feature = "io")]

@@ -219,7 +219,7 @@ impl ManagedLedger {
         for listed in record.ledgers {
             let end = rollover::end_of(&client, &config, listed, record.terminated).await?;
             if end.entries == 0 {
-                recorded.deleting.push(listed.ledger);
+                recorded.noted.deleting.push(listed.ledger);
                 continue;
             }
             chain.push_closed(listed.ledger, end.entries, end.bytes).map_err(out_of_order)?;
@@ -233,7 +233,7 @@ impl ManagedLedger {
         let state = State {
             chain,
             closed_at_ms,
-            retention: recorded.retention.unwrap_or(config.retention),
+            retention: recorded.noted.retention(config.retention),
             queue: Queue::default(),
             intake,
             door: Door::Open,
@@ -565,7 +565,7 @@ impl Inner {
         self.end.store(state.chain.end().get(), Ordering::Release);
     }
 
-    /// Refuses appends from now on and fails those under way. The first reason stays.
+    /// Refuses appends from now on and fails those under way. The gravest reason stays, and of those alike the first.
     fn fail(&self, refusal: Refusal) {
         match &refusal {
             Refusal::Lost { .. } => tracing::error!(topic = &*self.topic, "{refusal}"),
@@ -576,9 +576,7 @@ impl Inner {
         if let Some(current) = &mut state.current {
             current.progress = Progress::Failed;
         }
-        if let Intake::Open | Intake::Refused(Refusal::Closed { .. } | Refusal::Terminated { .. }) =
-            state.intake
-        {
+        if state.intake.gravity() < refusal.gravity() {
             state.intake = Intake::Refused(refusal.clone());
         }
         state.queue.fail_all(&refusal, &mut replies);

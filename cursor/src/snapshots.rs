@@ -8,7 +8,8 @@
 //! 1. The record names a ledger only when that ledger holds a whole snapshot.
 //! 2. The record moves by compare-and-set and carries a token of the handle that wrote it, so that nobody else ever
 //!    writes the same bytes.
-//! 3. A ledger is deleted after the record no longer names it; until then the record notes it, for the next owner.
+//! 3. A ledger is deleted after the record no longer names it; until then the record notes it, for the next owner. There
+//!    is none when the cursor was removed: a crash right after that leaves its ledgers, whose own records name it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use georepl_storage::{
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+use crate::deletion::deleted;
 use crate::managed_ledger::ManagedLedger;
 use crate::own_record::OwnRecord;
 use crate::progress::{InvalidProperty, KEPT_MAX};
@@ -290,7 +292,7 @@ impl Snapshots {
         self.own.delete(self.topic.store()).await?;
         self.log = None;
         self.left.lock().extend(self.record.cursor_ledger.take());
-        self.discard_left();
+        self.discard(self.left.lock().clone());
         Ok(())
     }
 
@@ -324,7 +326,10 @@ impl Snapshots {
         match log.append(state.encode()).await {
             Ok(()) => Ok(log),
             Err(reason) => {
-                self.left.lock().insert(log.writer.id());
+                // No record names it, nor will: as long as bookies take nothing, each attempt leaves one.
+                let ledger = log.writer.id();
+                self.left.lock().insert(ledger);
+                self.discard([ledger].into());
                 Err(reason)
             }
         }
@@ -356,7 +361,7 @@ impl Snapshots {
         let properties = self.record.properties.clone();
         match self.put(CursorRecord { cursor_ledger, state, properties }).await {
             Ok(_) => {
-                self.discard_left();
+                self.discard(self.left.lock().clone());
                 Ok(())
             }
             Err(MetadataError::VersionConflict { .. } | MetadataError::NotFound { .. }) => {
@@ -385,25 +390,16 @@ impl Snapshots {
         Ok(version)
     }
 
-    /// Deletes ledgers that nothing names, in a task: nobody waits for it. What fails is tried again after the next
-    /// change of the record, which notes it as long.
-    fn discard_left(&self) {
-        let (noted, client) = (self.left.lock().clone(), self.client().clone());
-        if noted.is_empty() {
+    /// Deletes ledgers of those that are left and that nothing names, in a task: nobody waits for it. What fails is tried
+    /// again after the next change of the record, which notes it as long.
+    fn discard(&self, ledgers: BTreeSet<LedgerId>) {
+        if ledgers.is_empty() {
             return;
         }
-        let (left, cursor) = (self.left.clone(), self.cursor.clone());
+        let (left, client) = (self.left.clone(), self.client().clone());
         self.topic.runtime().spawn(async move {
-            for ledger in noted {
-                match client.delete(ledger).await {
-                    Ok(()) => {
-                        left.lock().remove(&ledger);
-                    }
-                    Err(error) => {
-                        tracing::warn!(cursor = &*cursor, %ledger, "is deleted later: {error}");
-                    }
-                }
-            }
+            let gone = deleted(&client, ledgers).await;
+            left.lock().retain(|left| !gone.contains(left));
         });
     }
 

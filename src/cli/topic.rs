@@ -30,8 +30,8 @@ Examples:
   georepl topic retention --region data/west orders
   georepl topic retention --region data/west orders --time 7d --size 10GiB --dry-run
   georepl topic retention --region data/west orders --time forever --size unlimited
-Entries go when they are too old, or when what follows them is enough. They go by whole ledgers;
-the one that is being written stays. What is set is stored with the topic.")]
+Entries go when they are older than the time, or when what follows them has at least the size. They
+go by whole ledgers; the one that is being written stays. What is set is stored with the topic.")]
     Retention {
         #[command(flatten)]
         one: OneTopic,

@@ -9,6 +9,7 @@ use crate::records::CursorRecord;
 use crate::testing::{Region, Silence, append};
 
 mod counting;
+mod deleting;
 mod ending;
 mod keeping;
 mod moving;

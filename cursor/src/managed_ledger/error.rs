@@ -65,7 +65,8 @@ impl OpenError {
     }
 }
 
-/// Why a topic takes no appends. The first reason stays, until the topic is opened again.
+/// Why a topic takes no appends. The gravest reason stays until the topic is opened again, and of those alike the first:
+/// that entries are lost, that somebody else owns it, that a write failed, that it was ended here.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// Somebody else owns the topic now.
@@ -107,6 +108,16 @@ pub enum Refusal {
 }
 
 impl Refusal {
+    /// Which of two reasons is to be said.
+    pub(super) const fn gravity(&self) -> u8 {
+        match self {
+            Self::Closed { .. } | Self::Terminated { .. } => 1,
+            Self::WriteFailed { .. } => 2,
+            Self::Fenced { .. } => 3,
+            Self::Lost { .. } => 4,
+        }
+    }
+
     /// What to do about it.
     pub const fn advice(&self) -> Advice {
         match self {

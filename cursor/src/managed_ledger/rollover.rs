@@ -56,6 +56,14 @@ impl ManagedLedger {
 }
 
 impl Intake {
+    /// How grave the reason is for which appends are refused.
+    pub(super) const fn gravity(&self) -> u8 {
+        match self {
+            Self::Open => 0,
+            Self::Refused(refusal) => refusal.gravity(),
+        }
+    }
+
     /// What a close has to say when somebody else decides where the topic ends.
     fn close_error(&self) -> Option<CloseError> {
         match self {
@@ -286,9 +294,8 @@ impl Inner {
         if let Err(CloseError::Ledger(LedgerCloseError::ClosedElsewhere(elsewhere))) = closed
             && elsewhere.lost().is_some()
         {
-            let error = CloseError::Lost { topic: topic(), elsewhere };
-            tracing::error!(topic = &*self.topic, "{error}");
-            return Err(error);
+            self.fail(self.closed_elsewhere(elsewhere));
+            return Err(CloseError::Lost { topic: topic(), elsewhere });
         }
         if let Some(error) = self.state.lock().intake.close_error() {
             return Err(error);
@@ -307,12 +314,13 @@ impl Inner {
         }
         let terminated =
             matches!(self.state.lock().intake, Intake::Refused(Refusal::Terminated { .. }));
+        let mut noted = record.noted.clone();
         if terminated {
             // Behind the last real entry, also when the last ledger is empty.
             let chain = &self.state.lock().chain;
-            record.terminated = chain.place_of(chain.end());
+            noted.terminated = chain.place_of(chain.end());
         }
-        match record.put(&self.store, listed).await {
+        match record.put_noting(&self.store, listed, noted).await {
             Ok(()) => {}
             Err(MetadataError::Unavailable { key, reason }) => {
                 return Err(MetadataError::Unavailable { key, reason }.into());

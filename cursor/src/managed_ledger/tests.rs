@@ -9,6 +9,7 @@ use georepl_storage::{
 use super::*;
 use crate::testing::{NAME, Region, Silence, append, payloads};
 
+mod deleting;
 mod failing;
 
 async fn stored_record(region: &Region) -> TopicRecord {
@@ -451,9 +452,13 @@ async fn close_waits_for_the_ledger_that_takes_the_place_of_a_failed_one() {
 
 /// Somebody else has closed the topic's ledger behind its first entry.
 async fn cut(region: &Region, ledger: LedgerId) {
+    cut_behind(region, ledger, Some(EntryId(0)), 7).await;
+}
+
+async fn cut_behind(region: &Region, ledger: LedgerId, last: Option<EntryId>, length: u64) {
     let key = ledger_key(ledger);
     let stored = region.store.get(&key).await.unwrap().unwrap();
-    let cut = decode_metadata(&stored.value).unwrap().closed(Some(EntryId(0)), 7).unwrap();
+    let cut = decode_metadata(&stored.value).unwrap().closed(last, length).unwrap();
     let expected = Expected::Version(stored.version);
     region.store.put(&key, encode_metadata(&cut), expected).await.unwrap();
 }
@@ -614,4 +619,21 @@ async fn a_close_after_its_own_recovery_of_a_topic_that_somebody_else_owns_says_
     let topic = failed_after_its_own_recovery(&region, None).await;
     assert_eq!(region.topic().await.end(), Offset::new(2));
     assert_eq!(topic.close().await, Err(CloseError::Fenced { topic: NAME.into() }));
+}
+
+/// That a write failed was known first, and that entries are lost counts more.
+#[tokio::test(start_paused = true)]
+async fn a_close_that_finds_entries_lost_makes_that_the_reason_of_its_topic() {
+    let region = Region::new();
+    let down = Some(Fault::Answer(BookieError::Io));
+    let topic = failed_after_its_own_recovery(&region, down).await;
+    let ledger = topic.last_confirmed().unwrap().ledger;
+    cut_behind(&region, ledger, None, 0).await;
+    let error = topic.close().await.unwrap_err();
+    assert!(matches!(error, CloseError::Lost { .. }), "{error}");
+    let refusal = topic.refusal().unwrap();
+    let Refusal::Lost { elsewhere, .. } = &refusal else { panic!("entries are lost: {refusal}") };
+    assert_eq!(elsewhere.lost(), Some(EntryId(0)..=EntryId(0)));
+    assert_eq!(topic.internal_stats().state, "Fenced");
+    assert_eq!(topic.close().await, Err(error), "again");
 }

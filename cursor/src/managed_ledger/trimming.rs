@@ -13,6 +13,7 @@ use georepl_storage::{LedgerId, MetadataError};
 use super::error::{AppendError, BacklogFull, ChangeError, CloseError, Refusal};
 use super::{Inner, Intake, ManagedLedger, State, now_ms};
 use crate::chain::LedgerState;
+use crate::deletion::deleted;
 use crate::own_record::OwnRecord;
 use crate::position::{Offset, Place, Position};
 use crate::records::{ListedLedger, TopicRecord};
@@ -23,7 +24,7 @@ use crate::store::Store;
 pub struct Retention {
     /// Younger than this, from when they were closed; none without a limit.
     pub time: Option<Duration>,
-    /// And as long as the topic has no more bytes of payload than this; none without a limit.
+    /// And as long as what follows them has fewer bytes of payload than this; none without a limit.
     pub bytes: Option<u64>,
 }
 
@@ -86,14 +87,22 @@ pub enum BeyondQuota {
 /// The topic's record as its owner knows it. Whoever holds it may change the record.
 pub(super) struct Recorded {
     pub(super) own: OwnRecord,
-    pub(super) properties: BTreeMap<String, String>,
+    pub(super) noted: Noted,
+    deletion: Deletion,
+    token: String,
+}
+
+/// What the record says besides its ledgers. It is changed by putting another, so that a put which fails or is dropped
+/// leaves nothing behind that is not stored.
+#[derive(Clone)]
+pub(super) struct Noted {
+    properties: BTreeMap<String, String>,
     pub(super) terminated: Option<Place>,
     /// Ledgers that the record lists no more and that may still be there.
     pub(super) deleting: Vec<LedgerId>,
-    /// The topic's own; none if that of its owner's settings applies.
-    pub(super) retention: Option<Retention>,
-    deletion: Deletion,
-    token: String,
+    /// The topic's own, as it is stored: a later version may mean something by it that is not understood here. None if
+    /// that of its owner's settings applies.
+    retention: Option<String>,
 }
 
 /// Whether it is known what became of the last deletion.
@@ -119,48 +128,84 @@ impl Recorded {
         let deleting = properties.remove(DELETING).unwrap_or_default();
         // A number that is none can only be somebody else's: it is left alone.
         let deleting = deleting.split(',').filter_map(|id| id.parse().ok()).map(LedgerId).collect();
-        // What a later version may mean by it is not known. Nothing is deleted then, which can be made up for.
         let retention = properties.remove(RETENTION);
-        let retention = retention.map(|text| {
-            Retention::from_property(&text).unwrap_or_else(|| {
-                tracing::warn!(
-                    text,
-                    "the retention of a topic is not understood; nothing of it is deleted"
-                );
-                Retention::FOREVER
-            })
-        });
+        let noted = Noted { properties, terminated: record.terminated, deleting, retention };
         let token = format!("{:016x}", fastrand::u64(..));
-        let (terminated, deletion) = (record.terminated, Deletion::Decided);
-        Self { own, properties, terminated, deleting, retention, deletion, token }
+        Self { own, noted, deletion: Deletion::Decided, token }
     }
 
+    /// Lists these ledgers, and notes what is noted.
     pub(super) async fn put(
         &mut self,
         store: &Store,
         ledgers: Vec<ListedLedger>,
     ) -> Result<(), MetadataError> {
-        let mut properties = self.properties.clone();
+        self.put_noting(store, ledgers, self.noted.clone()).await
+    }
+
+    /// Lists these ledgers, and notes this from then on.
+    pub(super) async fn put_noting(
+        &mut self,
+        store: &Store,
+        ledgers: Vec<ListedLedger>,
+        noted: Noted,
+    ) -> Result<(), MetadataError> {
+        let mut properties = noted.properties.clone();
         properties.insert(OWNER.into(), self.token.clone());
-        if !self.deleting.is_empty() {
-            let ids: Vec<_> = self.deleting.iter().map(|ledger| ledger.get().to_string()).collect();
+        if !noted.deleting.is_empty() {
+            let ids: Vec<_> =
+                noted.deleting.iter().map(|ledger| ledger.get().to_string()).collect();
             properties.insert(DELETING.into(), ids.join(","));
         }
-        if let Some(retention) = self.retention {
-            properties.insert(RETENTION.into(), retention.to_property());
+        if let Some(retention) = &noted.retention {
+            properties.insert(RETENTION.into(), retention.clone());
         }
-        let record = TopicRecord { ledgers, terminated: self.terminated, properties };
+        let record = TopicRecord { ledgers, terminated: noted.terminated, properties };
         self.own.put(store, record.encode()).await?;
+        self.noted = noted;
         // Nothing that was put earlier can land any more.
         self.deletion = Deletion::Decided;
         Ok(())
+    }
+
+    /// Lists these ledgers, and notes that those which are listed no more are to be deleted.
+    async fn put_deleting(
+        &mut self,
+        store: &Store,
+        kept: Vec<ListedLedger>,
+        deleted: impl IntoIterator<Item = LedgerId>,
+    ) -> Result<(), MetadataError> {
+        let mut noted = self.noted.clone();
+        for ledger in deleted {
+            if !noted.deleting.contains(&ledger) {
+                noted.deleting.push(ledger);
+            }
+        }
+        // Before the put, which may be dropped, or not be answered.
+        self.deletion = Deletion::InDoubt;
+        self.put_noting(store, kept, noted).await
+    }
+}
+
+impl Noted {
+    /// The topic's retention, if that of its owner's settings is `default`.
+    pub(super) fn retention(&self, default: Retention) -> Retention {
+        let Some(text) = &self.retention else { return default };
+        Retention::from_property(text).unwrap_or_else(|| {
+            tracing::warn!(
+                text,
+                "the retention of a topic is not understood; nothing of it is deleted"
+            );
+            // Which can be made up for.
+            Retention::FOREVER
+        })
     }
 }
 
 impl ManagedLedger {
     /// What is noted with the topic.
     pub async fn properties(&self) -> BTreeMap<String, String> {
-        self.0.record.lock().await.properties.clone()
+        self.0.record.lock().await.noted.properties.clone()
     }
 
     /// Changes what is noted with the topic, all or nothing: `None` removes a name. Durable when it returns.
@@ -182,17 +227,14 @@ impl ManagedLedger {
         }
         let mut record = inner.record.lock().await;
         let listed = inner.listed_if_open()?;
-        let before = record.properties.clone();
+        let mut noted = record.noted.clone();
         for (name, value) in changes {
             match value {
-                Some(value) => record.properties.insert(name, value),
-                None => record.properties.remove(&name),
+                Some(value) => noted.properties.insert(name, value),
+                None => noted.properties.remove(&name),
             };
         }
-        let put = record.put(&inner.store, listed).await;
-        if put.is_err() {
-            record.properties = before;
-        }
+        let put = record.put_noting(&inner.store, listed, noted).await;
         inner.changed(put)
     }
 
@@ -213,11 +255,10 @@ impl ManagedLedger {
         let inner = &self.0;
         let mut record = inner.record.lock().await;
         let listed = inner.listed_if_open()?;
-        let before = record.retention.replace(retention);
-        let put = record.put(&inner.store, listed).await;
-        match put {
-            Ok(()) => inner.state.lock().retention = retention,
-            Err(_) => record.retention = before,
+        let noted = Noted { retention: Some(retention.to_property()), ..record.noted.clone() };
+        let put = record.put_noting(&inner.store, listed, noted).await;
+        if put.is_ok() {
+            inner.state.lock().retention = retention;
         }
         inner.changed(put)
     }
@@ -267,28 +308,10 @@ impl ManagedLedger {
         if let Err(error) = self.close().await {
             tracing::debug!(topic = &*inner.topic, "is deleted without its end: {error}");
         }
-        let mut record = inner.record.lock().await;
-        let listed = {
-            let state = inner.state.lock();
-            match &state.intake {
-                Intake::Refused(refusal @ (Refusal::Fenced { .. } | Refusal::Lost { .. })) => {
-                    return Err(refusal.clone().into());
-                }
-                Intake::Open | Intake::Refused(_) => state.listed(),
-            }
-        };
-        for listed in listed {
-            if !record.deleting.contains(&listed.ledger) {
-                record.deleting.push(listed.ledger);
-            }
-        }
-        // From here on it is an empty topic for whoever opens it, and its ledgers are noted.
-        let put = record.put(&inner.store, Vec::new()).await;
-        inner.changed(put)?;
-        drop(record);
+        inner.give_up_record().await?;
         inner.delete_ledgers().await;
         let mut record = inner.record.lock().await;
-        if let Some(ledger) = record.deleting.first() {
+        if let Some(ledger) = record.noted.deleting.first() {
             let reason = "its bookkeeping is kept until it is deleted".into();
             let key = georepl_storage::ledger_key(*ledger);
             return Err(MetadataError::Unavailable { key, reason }.into());
@@ -338,6 +361,35 @@ impl ManagedLedger {
 }
 
 impl Inner {
+    /// Lists no ledger any more, so that it is an empty topic for whoever opens it, and notes that all are to be deleted.
+    /// Whatever a handle of this topic is asked later is refused: it would write the record again.
+    async fn give_up_record(&self) -> Result<(), ChangeError> {
+        // A cursor that is being opened has its record before it is known here.
+        let _opening = self.opening.lock().await;
+        let mut record = self.record.lock().await;
+        let closed = Refusal::Closed { topic: self.topic.clone() };
+        let listed = {
+            let is_needed = self.cursors.lock().values().any(|cursor| cursor.is_durable());
+            let mut state = self.state.lock();
+            match &state.intake {
+                Intake::Refused(refusal @ (Refusal::Fenced { .. } | Refusal::Lost { .. })) => {
+                    return Err(refusal.clone().into());
+                }
+                // One that was opened after the others were removed.
+                Intake::Open | Intake::Refused(_) if is_needed => return Err(closed.into()),
+                Intake::Open | Intake::Refused(_) => {}
+            }
+            state.intake = Intake::Refused(closed);
+            state.listed()
+        };
+        let deleted = listed.into_iter().map(|listed| listed.ledger);
+        let put = record.put_deleting(&self.store, Vec::new(), deleted).await;
+        self.changed(put)?;
+        // Nor is its end to be recorded any more, if that was not possible.
+        self.state.lock().current = None;
+        Ok(())
+    }
+
     /// Wakes publishers that wait, so that they see why they must not.
     pub(super) fn stop_waiting(&self) {
         self.budget.close();
@@ -359,13 +411,8 @@ impl Inner {
             }
             let kept = listed.split_off(gone);
             let first = kept[0].ledger;
-            let before = record.deleting.len();
-            record.deleting.extend(listed.iter().map(|listed| listed.ledger));
-            let put = record.put(&self.store, kept).await;
-            if put.is_err() {
-                record.deleting.truncate(before);
-                record.deletion = Deletion::InDoubt;
-            }
+            let deleted = listed.iter().map(|listed| listed.ledger);
+            let put = record.put_deleting(&self.store, kept, deleted).await;
             self.changed(put)?;
             let start = {
                 let mut state = self.state.lock();
@@ -393,17 +440,9 @@ impl Inner {
 
     /// Deletes what the record lists no more, without holding it up. What is not deleted stays noted.
     async fn delete_ledgers(&self) {
-        let noted = self.record.lock().await.deleting.clone();
-        let mut deleted = Vec::new();
-        for ledger in noted {
-            match self.client.delete(ledger).await {
-                Ok(()) => deleted.push(ledger),
-                Err(error) => {
-                    tracing::warn!(topic = &*self.topic, %ledger, "is deleted later: {error}");
-                }
-            }
-        }
-        self.record.lock().await.deleting.retain(|ledger| !deleted.contains(ledger));
+        let deleting = self.record.lock().await.noted.deleting.clone();
+        let deleted = deleted(&self.client, deleting).await;
+        self.record.lock().await.noted.deleting.retain(|ledger| !deleted.contains(ledger));
     }
 
     pub(super) fn trim_is_due(&self) -> bool {
@@ -476,11 +515,11 @@ impl State {
             let age_ms = now_ms
                 .saturating_sub(self.closed_at_ms.get(&info.ledger).copied().unwrap_or(now_ms));
             let too_old = retention.time.is_some_and(|time| u128::from(age_ms) >= time.as_millis());
-            let too_much = retention.bytes.is_some_and(|bytes| bytes_left > bytes);
-            if info.state == LedgerState::Open || end > floor || !(too_old || too_much) {
+            bytes_left -= info.bytes;
+            let enough_follows = retention.bytes.is_some_and(|bytes| bytes_left >= bytes);
+            if info.state == LedgerState::Open || end > floor || !(too_old || enough_follows) {
                 break;
             }
-            bytes_left -= info.bytes;
             expired += 1;
         }
         expired

@@ -1,4 +1,5 @@
-use georepl_storage::fault::StoreFault;
+use georepl_storage::BookieError;
+use georepl_storage::fault::{Fault, StoreFault};
 
 use super::*;
 use crate::position::Place;
@@ -81,6 +82,48 @@ async fn ledgers_that_could_not_be_deleted_are_deleted_by_the_next_owner() {
     }
     snapshots.touch().await.unwrap();
     assert_eq!(snapshots.record.properties.keys().collect::<Vec<_>>(), [OWNER]);
+}
+
+/// The store lags: what it showed was true before the ledger was created.
+#[tokio::test(start_paused = true)]
+async fn a_ledger_that_the_store_does_not_show_once_still_has_the_newest_state() {
+    let region = Region::new();
+    let topic = region.topic().await;
+    let (mut snapshots, _) = load(&topic).await;
+    for entries in 1..=3 {
+        snapshots.write(acknowledged(entries)).await.unwrap();
+    }
+    region.ledger_store.inject(StoreFault::StaleRead, 1);
+    let (_, found) = load(&topic).await;
+    let Found { state, notes } = found.unwrap();
+    assert_eq!((state, notes), (acknowledged(3), Vec::new()));
+}
+
+/// The state is too large for the record, and each attempt to store it begins a ledger.
+#[tokio::test(start_paused = true)]
+async fn ledgers_in_which_nothing_could_be_stored_are_deleted_at_once() {
+    let region = Region::new();
+    let topic = region.topic().await;
+    let (mut snapshots, _) = load(&topic).await;
+    for bookie in &region.bookies[1..] {
+        region.faults.inject(bookie, Fault::Answer(BookieError::Io));
+    }
+    let at = |entries| Place { ledger: LedgerId(0), entries };
+    let range = |n| (at(2 * n + 2), at(2 * n + 3));
+    let acked = (0..=RECORD_RANGES_MAX as u64).map(range).collect();
+    let large = Snapshot { acked, ..acknowledged(1) };
+    for attempt in 1..=5 {
+        let error = snapshots.write(large.clone()).await.unwrap_err();
+        assert_eq!(error.advice(), Advice::Retry, "{error}");
+        run_others().await;
+        assert!(snapshots.left.lock().is_empty(), "after attempt {attempt}");
+        let ledger = LedgerId(attempt);
+        assert!(region.client.open(ledger, &Default::default()).await.is_err(), "{ledger}");
+    }
+    region.bookies.iter().for_each(|bookie| region.faults.heal(bookie));
+    snapshots.write(large.clone()).await.unwrap();
+    let ledger = snapshots.record.cursor_ledger;
+    assert_eq!(ledger, Some(LedgerId(6)), "the others had these ids");
 }
 
 async fn run_others() {

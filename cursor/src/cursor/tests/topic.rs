@@ -91,11 +91,15 @@ async fn retention_keeps_what_is_young_and_lets_go_what_is_too_much() {
     let topic = region.topic_with(config(Retention::FOREVER)).await;
     assert_eq!(topic.trim().await, Ok(0));
     topic.close().await.unwrap();
-    // Each entry has 7 bytes: 70 in all, 42 without the first ledger.
-    let some = Retention { time: None, bytes: Some(50) };
+    // Each entry has 7 bytes: 70 in all, 42 without the first ledger, 14 without the second.
+    let expired = |bytes| topic.expired(&Retention { time: None, bytes: Some(bytes) }).ledgers;
+    let sizes = [100, 70, 50, 43, 42, 15, 14, 0];
+    assert_eq!(sizes.map(expired), [0, 0, 0, 0, 1, 1, 2, 3], "what follows them is enough");
+    topic.close().await.unwrap();
+    let some = Retention { time: None, bytes: Some(42) };
     let topic = region.topic_with(config(some)).await;
     assert_eq!(topic.trim().await, Ok(1));
-    assert_eq!(topic.internal_stats().total_size, 42);
+    assert_eq!(topic.internal_stats().total_size, 42, "never less");
 }
 
 #[tokio::test(start_paused = true)]
@@ -137,7 +141,38 @@ async fn retention_that_is_not_understood_deletes_nothing() {
         region.store.put(TOPIC, record.encode(), expected).await.unwrap();
         let topic = region.topic_with(config(Retention::NONE)).await;
         assert_eq!((topic.retention(), topic.trim().await), (Retention::FOREVER, Ok(0)), "{text}");
+        assert_eq!(stored_retention(&region).await, text, "it stays for whoever understands it");
+        topic.set_retention(Retention::NONE).await.unwrap();
+        assert_eq!((topic.retention(), topic.trim().await), (Retention::NONE, Ok(3)));
+        assert_eq!(stored_retention(&region).await, "0/0");
     }
+}
+
+async fn stored_retention(region: &Region) -> String {
+    let stored = region.store.get(TOPIC).await.unwrap().unwrap();
+    let record = crate::records::TopicRecord::decode(&stored.value).unwrap();
+    record.properties["georepl.retention"].clone()
+}
+
+/// Whoever asked for it has gone while the store was to answer.
+#[tokio::test]
+async fn a_change_that_is_dropped_counts_no_more_in_the_record_than_it_does_here() {
+    let region = Region::new();
+    let topic = region.topic().await;
+    append(&topic, 10).await;
+    region.store.hold(TOPIC);
+    let mut setting = Box::pin(topic.set_retention(Retention::NONE));
+    assert!(is_pending(&mut setting));
+    drop(setting);
+    region.store.hold(TOPIC);
+    let mut setting = Box::pin(topic.set_properties([("a".to_owned(), Some("1".to_owned()))]));
+    assert!(is_pending(&mut setting));
+    drop(setting);
+    assert_eq!((topic.retention(), topic.properties().await.len()), (Retention::FOREVER, 0));
+    append(&topic, 10).await;
+    drop(topic);
+    let topic = region.topic().await;
+    assert_eq!((topic.retention(), topic.properties().await.len()), (Retention::FOREVER, 0));
 }
 
 #[tokio::test(start_paused = true)]
