@@ -58,6 +58,39 @@ pub(super) enum Keeper {
     Over,
 }
 
+/// The task that writes. When the runtime ends it is dropped, wherever it is, or before it began: whoever waits for a
+/// write, or for the cursor's end, hears of that, or they would wait for ever.
+struct Keeping {
+    /// None once it has ended by itself.
+    cursor: Option<Arc<ManagedCursor>>,
+}
+
+impl Keeping {
+    async fn run(mut self) {
+        if let Some(cursor) = &self.cursor {
+            cursor.keep().await;
+        }
+        self.cursor = None;
+    }
+}
+
+impl Drop for Keeping {
+    fn drop(&mut self) {
+        let Some(cursor) = self.cursor.take() else { return };
+        let changes = cursor.step(|state| {
+            state.machine.close();
+            state.changes
+        });
+        cursor.stored.send_modify(|stored| {
+            if stored.changes < changes {
+                let (cursor, reason) = (cursor.name.clone(), "the topic's runtime ended".into());
+                stored.failure = Some(PersistError::Unavailable { cursor, reason });
+            }
+        });
+        cursor.keep_no_more();
+    }
+}
+
 /// The state as it is to be stored.
 pub(super) struct Captured {
     changes: u64,
@@ -243,12 +276,12 @@ impl ManagedCursor {
 
     fn start_keeping(&self, begin: bool) {
         if begin && let Some(this) = self.this.upgrade() {
-            self.ledger.runtime().spawn(this.keep());
+            self.ledger.runtime().spawn(Keeping { cursor: Some(this) }.run());
         }
     }
 
     /// Writes until everything is stored, or the cursor is closed and its end was tried to be stored.
-    async fn keep(self: Arc<Self>) {
+    async fn keep(&self) {
         let snapshots = self.snapshots.as_ref().expect("only a cursor with a record is kept");
         let mut pause = PAUSE;
         loop {
@@ -269,10 +302,7 @@ impl ManagedCursor {
                 self.end();
             }
             if taken.closed || fenced {
-                self.ledger.unregister(&self.name, &self.registered());
-                self.state.lock().keeper = Keeper::Over;
-                self.stored.send_modify(|stored| stored.keeper = Keeper::Over);
-                return;
+                return self.keep_no_more();
             }
             pause = if stored.is_ok() { PAUSE } else { (2 * pause).min(RETRY_MAX) };
             tokio::select! {
@@ -285,6 +315,12 @@ impl ManagedCursor {
                 return;
             }
         }
+    }
+
+    fn keep_no_more(&self) {
+        self.ledger.unregister(&self.name, &self.registered());
+        self.state.lock().keeper = Keeper::Over;
+        self.stored.send_modify(|stored| stored.keeper = Keeper::Over);
     }
 
     /// A cursor that goes back must not be told that this is durable while a deletion of what it goes back to may still

@@ -152,6 +152,34 @@ fn reader_whose_runtime_ends_while_storage_reads_hears_of_it_and_lets_its_cursor
     assert!(known.upgrade().is_none(), "nobody has the cursor any more");
 }
 
+/// The one runtime ends before the acknowledgement is stored, with its task or before it began; the other goes on.
+#[test]
+fn cursor_whose_runtime_ends_before_its_state_is_stored_is_closed_and_says_so() {
+    let build = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    for acknowledged_before in [true, false] {
+        let (ended, other) = (build(), build());
+        let region = Region::new();
+        let (topic, cursor) = ended.block_on(async {
+            let topic = region.topic().await;
+            append(&topic, 3).await;
+            let cursor = cursor(&topic).await;
+            (topic, cursor)
+        });
+        let acknowledge = || cursor.acknowledge(Offset::new(2), None).unwrap();
+        acknowledged_before.then(acknowledge);
+        drop(ended);
+        (!acknowledged_before).then(acknowledge);
+        other.block_on(async {
+            for outcome in [cursor.persist().await, cursor.close().await] {
+                let error = outcome.unwrap_err();
+                assert!(error.to_string().contains("the topic's runtime ended"), "{error}");
+            }
+            let again = super::ManagedCursor::open(&topic, "c", StartAt::Latest).await.unwrap();
+            assert_eq!(again.mark_delete_offset(), Offset::ZERO, "as it is stored");
+        });
+    }
+}
+
 #[tokio::test]
 async fn one_object_per_name_and_ownership_moves_the_version() {
     let topic = Region::new().topic().await;
