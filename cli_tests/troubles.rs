@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 use georepl::Region;
+use georepl::replicator::EmbeddedTopics;
 use georepl::storage::{Expected, LedgerId, ledger_key};
 use serde_json::Value;
 
@@ -110,6 +111,50 @@ fn second_replication_of_a_topic_is_refused_and_leaves_the_first_alone() {
     assert!(arrives(&site.east, &["one", "two"]));
     terminate(&following);
     assert_ok(&following.wait_with_output().expect("it ends"));
+}
+
+#[test]
+fn topic_that_fails_keeps_no_other_from_being_replicated_to_the_end() {
+    let topics = ["orders", "payments", "refunds"];
+    for broken in ["entry", "cursor", "topic"] {
+        let site = Site::new();
+        for topic in topics {
+            let publish = ["publish", "--region", &site.west, topic];
+            assert_ok(&run_with_input(&publish, b"one\n"));
+        }
+        inside(&site.west, async |region: &Region| {
+            let record = "managed-ledgers/public/default/persistent/payments";
+            let put = async |key: &str, expected| {
+                let put = region.store().put(key, "\u{7}no record".into(), expected).await;
+                put.expect("the disk works");
+            };
+            match broken {
+                "entry" => {
+                    let name = "persistent://public/default/payments";
+                    let topic = region.topic(name).await.expect("it is there");
+                    topic.ledger().append("no message".into()).await.expect("its disk works");
+                }
+                "cursor" => put(&format!("{record}/pulsar.repl.east"), Expected::Absent).await,
+                _ => {
+                    let found = region.store().get(record).await.expect("the disk works");
+                    put(record, Expected::Version(found.expect("it is there").version)).await;
+                }
+            }
+        });
+        let replicate = ["replicate", "--from", &site.west, "--to", &site.east];
+        let output = run(&[&replicate[..], &topics, &["--json"]].concat());
+        assert_eq!(output.status.code(), Some(1), "{broken}: {output:?}");
+        let lanes = report(&output)["topics"].clone();
+        let failed = |n: usize| lanes[n]["failed"].as_str();
+        assert!(failed(0).is_none() && failed(2).is_none(), "{broken}: {lanes}");
+        assert!(failed(1).is_some_and(|reason| !reason.is_empty()), "{broken}: {lanes}");
+        for topic in ["orders", "refunds"] {
+            let consumed = run(&["consume", "--region", &site.east, topic]);
+            assert_eq!(words(&consumed).0, "one\n", "{broken}: {topic}");
+        }
+        let people = words(&run(&[&replicate[..], &topics].concat())).0;
+        assert!(people.contains("payments is not replicated: "), "{broken}: {people}");
+    }
 }
 
 #[test]

@@ -53,7 +53,14 @@ pub(super) fn replicated(out: &mut dyn Write, report: &Replicated) -> Shown {
         table.add_row([lane.topic.clone()].into_iter().chain(numbers.map(|n| n.to_string())));
     }
     writeln!(out, "{table}")?;
-    Ok(Found::Healthy)
+    let mut found = Found::Healthy;
+    for lane in topics {
+        if let Some(reason) = &lane.failed {
+            writeln!(out, "{} is not replicated: {reason}", lane.topic)?;
+            found = Found::Unhealthy;
+        }
+    }
+    Ok(found)
 }
 
 pub(super) fn status(out: &mut dyn Write, report: &Status) -> Shown {

@@ -59,6 +59,7 @@ pub(super) async fn ask<R>(
             }
             // It was about to end: somebody else will hold the region, or this process.
             Err(NotTaken::Broken(error)) if host.is_some() || begun.elapsed() > PATIENCE => {
+                close(host).await?;
                 return Err(Failure::new(Exit::Unreachable, error));
             }
             Err(NotTaken::Broken(_)) => tokio::time::sleep(PAUSE).await,

@@ -167,12 +167,16 @@ impl Host {
     pub(super) async fn topic(&self, name: &str) -> Result<EmbeddedTopic, Failure> {
         match self.region.existing_topic(name).await {
             Ok(Some(topic)) => Ok(topic),
-            Ok(None) => Err(Failure::failed(format!(
-                "there is no topic {name} in region {}; see georepl topic list",
-                self.region.name()
-            ))),
+            Ok(None) => Err(self.has_no_topic(name)),
             Err(message) => Err(Failure::failed(message)),
         }
+    }
+
+    pub(super) fn has_no_topic(&self, name: &str) -> Failure {
+        let region = self.region.name();
+        Failure::failed(format!(
+            "there is no topic {name} in region {region}; see georepl topic list"
+        ))
     }
 
     /// A topic that is made if need be.

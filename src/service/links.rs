@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use futures::future::join_all;
+use futures::{StreamExt, stream};
 use georepl::cursor::{ManagedCursor, ManagedLedger, Offset, Position, StartAt};
 use georepl::replicator::{
     Change, EmbeddedTopic, Incarnation, Reason, Replicator, StopReason, Wake, Why,
 };
-
 use georepl::storage::EntryId;
 
 use super::Host;
@@ -70,21 +69,13 @@ pub(super) async fn chosen(host: &Host, topics: Vec<String>) -> Result<Vec<Strin
     }
 }
 
-/// Asks something of each topic, in their order. Some are asked at once: those that have to be opened share the syncs
-/// of the disk.
+/// Asks something of each topic, in their order. Some are asked at once, so that one that takes long holds up no more
+/// than its place, and those that have to be opened share the syncs of the disk.
 pub(super) async fn of_each<F: Future>(
     topics: Vec<String>,
     ask: impl Fn(String) -> F,
 ) -> Vec<F::Output> {
-    let mut told = Vec::with_capacity(topics.len());
-    let mut topics = topics.into_iter();
-    loop {
-        let some: Vec<_> = topics.by_ref().take(AT_ONCE).map(&ask).collect();
-        if some.is_empty() {
-            return told;
-        }
-        told.extend(join_all(some).await);
-    }
+    stream::iter(topics).map(ask).buffered(AT_ONCE).collect().await
 }
 
 /// Topics that are asked at once.
@@ -101,7 +92,7 @@ async fn link(host: &Host, topic: &EmbeddedTopic, remote: &str) -> Result<Link, 
             reason: why.reason.name().to_owned(),
             since_seconds: why.since.as_secs_f64(),
             stuck: needs_operator(&why),
-            why: text(&why),
+            why: why.to_string(),
         });
     }
     let backlog = open_cursor(topic.ledger(), remote).await?.backlog();
@@ -123,10 +114,6 @@ pub(super) fn needs_operator(why: &Why) -> bool {
         Reason::Stopped(reason) if reason.may_restart() || *reason == StopReason::Drained
     );
     why.wake == Wake::Operator && (why.backlog > 0 || !meant)
-}
-
-pub(super) fn text(why: &Why) -> String {
-    why.to_string()
 }
 
 pub(super) async fn open_cursor(

@@ -25,8 +25,15 @@ pub(super) struct Target {
     /// The region's name.
     pub(super) name: String,
     directory: PathBuf,
-    /// If this process holds it for the purpose.
-    host: Arc<Mutex<Option<Arc<Host>>>>,
+    hold: Arc<Mutex<Hold>>,
+}
+
+/// Whether this process holds the region for the purpose.
+enum Hold {
+    Elsewhere,
+    Here(Arc<Host>),
+    /// Nobody goes there any more. Who still looks for the way opens nothing that nobody would close.
+    Closed,
 }
 
 /// The way to a region.
@@ -46,19 +53,19 @@ impl Target {
         if is_empty(&directory) && directory.file_name().is_some_and(|name| name == from) {
             return Err(same());
         }
-        let (name, host) = loop {
+        let (name, hold) = loop {
             match Box::pin(attach(&directory, Absent::Create, Purpose::Command)).await? {
-                Attached::Local(host) => break (host.region.name().to_string(), Some(host)),
+                Attached::Local(host) => break (host.region.name().to_string(), Hold::Here(host)),
                 Attached::Remote(stream) => {
                     // None if it was about to end.
                     if let Some(holder) = holder(stream).await? {
-                        break (holder.region, None);
+                        break (holder.region, Hold::Elsewhere);
                     }
                     tokio::time::sleep(PAUSE).await;
                 }
             }
         };
-        let target = Self { name, directory, host: Arc::new(Mutex::new(host)) };
+        let target = Self { name, directory, hold: Arc::new(Mutex::new(hold)) };
         if target.name == from {
             target.close().await?;
             return Err(same());
@@ -66,28 +73,31 @@ impl Target {
         Ok(target)
     }
 
-    /// Lets go of the region, if this process holds it.
+    /// Lets go of the region, if this process holds it. No session is opened any more.
     pub(super) async fn close(&self) -> Result<(), Failure> {
-        match self.host.lock().await.take() {
-            Some(host) => Box::pin(host.close()).await,
-            None => Ok(()),
+        match std::mem::replace(&mut *self.hold.lock().await, Hold::Closed) {
+            Hold::Here(host) => Box::pin(host.close()).await,
+            Hold::Elsewhere | Hold::Closed => Ok(()),
         }
     }
 
     async fn way(&self) -> Result<Way, Failure> {
-        let (host, directory) = (self.host.clone(), self.directory.clone());
+        let (hold, directory) = (self.hold.clone(), self.directory.clone());
         // By a task of its own, which holds what it opened for the next who asks: this one may lose patience.
         let looking = tokio::spawn(async move {
-            let mut held = host.lock().await;
-            if let Some(host) = &*held {
-                return Ok(Way::Here(host.region.clone()));
+            let mut hold = hold.lock().await;
+            match &*hold {
+                Hold::Here(host) => return Ok(Way::Here(host.region.clone())),
+                Hold::Closed => return Err(Failure::failed("the replication has ended")),
+                Hold::Elsewhere => {}
             }
             // It was there. If it is gone, an empty one does not take its place.
             match attach(&directory, Absent::Refuse, Purpose::Command).await? {
                 Attached::Remote(stream) => Ok(Way::There(stream)),
                 Attached::Local(host) => {
-                    let host = held.insert(host);
-                    Ok(Way::Here(host.region.clone()))
+                    let region = host.region.clone();
+                    *hold = Hold::Here(host);
+                    Ok(Way::Here(region))
                 }
             }
         });
@@ -112,4 +122,19 @@ impl RemoteProducer for Target {
 
 fn is_empty(directory: &Path) -> bool {
     fs::read_dir(directory).map_or_else(|_| !directory.exists(), |mut files| files.next().is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn closed_target_opens_no_region_again() {
+        let temporary = tempfile::tempdir().unwrap();
+        let directory = temporary.path().join("east");
+        let target = Target::reach(directory.clone(), "west").await.unwrap();
+        target.close().await.unwrap();
+        assert!(target.way().await.is_err());
+        Region::open(directory).await.expect("nobody holds it").close().await.unwrap();
+    }
 }

@@ -244,7 +244,8 @@ pub(crate) struct Replicated {
     pub(crate) topics: Vec<Lane>,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// One topic of them.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Lane {
     pub(crate) topic: String,
     pub(crate) published: u64,
@@ -253,6 +254,8 @@ pub(crate) struct Lane {
     pub(crate) rewinds: u64,
     pub(crate) backlog: u64,
     pub(crate) why: String,
+    /// Why it is not replicated to the end; none if it is, or goes on.
+    pub(crate) failed: Option<String>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
