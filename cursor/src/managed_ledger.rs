@@ -329,6 +329,11 @@ impl ManagedLedger {
         &self.0.topic
     }
 
+    /// Whether both are handles of the same opening.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// The number of acknowledged entries, which is the place behind the last of them.
     pub fn end(&self) -> Offset {
         self.0.end()
