@@ -13,6 +13,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures::{StreamExt, stream};
 use georepl_cursor::{
     ChangeError, DeleteError, ManagedLedger, ManagedLedgerConfig, Refusal, Retention, topic_exists,
     topics,
@@ -71,7 +72,7 @@ pub struct Region {
     directory: Option<PathBuf>,
 }
 
-/// The shortest time after which entries of a topic go that was opened; none if time alone lets none go.
+/// The shortest time after which entries of an open topic go; none if time alone lets none go.
 type Aging = Arc<watch::Sender<Option<Duration>>>;
 
 /// Of everything that a region opens.
@@ -131,7 +132,7 @@ impl Region {
         let mut tasks = JoinSet::new();
         tasks.spawn(collect_garbage(Arc::downgrade(&bookies), Arc::downgrade(&store), deleted));
         let aging = Aging::default();
-        tasks.spawn(trim_from_time_to_time(Arc::downgrade(&topics), aging.subscribe()));
+        tasks.spawn(trim_from_time_to_time(Arc::downgrade(&topics), aging.clone()));
         let tasks = parking_lot::Mutex::new(tasks);
         Self {
             name,
@@ -222,14 +223,29 @@ impl Region {
 
     /// Deletes a topic that is open, with its cursors. It may be made again.
     ///
+    /// If the future is dropped, it goes on.
+    ///
     /// # Errors
     /// [`DeleteError`]; ask for the topic and delete it again.
     pub async fn delete_topic(&self, topic: &EmbeddedTopic) -> Result<(), DeleteError> {
         let mut place = self.topics.hold(topic.ledger().name()).await;
-        let deleted = topic.ledger().delete().await;
-        // Deleted or not, this handle is closed.
-        *place = None;
-        deleted
+        let log = topic.ledger().clone();
+        // A task of its own, so that a caller who goes leaves no closed handle behind that keeps the topic from being
+        // opened again.
+        let deleting = tokio::spawn(async move {
+            let deleted = log.delete().await;
+            // Deleted or not, this handle is closed. Another one may be open by now.
+            if place.as_ref().is_some_and(|open| open.ledger().is_same(&log)) {
+                *place = None;
+            }
+            deleted
+        });
+        match deleting.await {
+            Ok(deleted) => deleted,
+            Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+            // Its runtime is being shut down.
+            Err(_) => std::future::pending().await,
+        }
     }
 
     /// Gives an open topic a retention of its own, which is stored with it. What that lets go is deleted.
@@ -244,7 +260,7 @@ impl Region {
         retention: Retention,
     ) -> Result<(), ChangeError> {
         topic.ledger().set_retention(retention).await?;
-        note_time(&self.aging, retention);
+        note_time(&self.aging, aged_after(retention));
         topic.ledger().trim().await.map(drop)
     }
 
@@ -300,10 +316,15 @@ impl EmbeddedTopics for Region {
             let opened = EmbeddedTopic::open(log.clone(), settings.topics).await.map_err(words);
             match &opened {
                 Ok(topic) => {
-                    note_time(&aging, log.retention());
+                    note_time(&aging, aged_after(log.retention()));
                     *place = Some(topic.clone());
                 }
-                Err(_) => log.close().await.map_err(words)?,
+                Err(error) => {
+                    // What is to be mended is why it was not opened.
+                    if let Err(unclosed) = log.close().await {
+                        return Err(words(format!("{error}; nor was its log closed: {unclosed}")));
+                    }
+                }
             }
             opened
         });
@@ -370,23 +391,27 @@ async fn collect_garbage(
     }
 }
 
-/// With a time of 0, entries go when they are acknowledged, and nobody has to look.
-fn note_time(aging: &Aging, retention: Retention) {
-    let Some(time) = retention.time.filter(|time| !time.is_zero()) else { return };
+/// The time after which entries go for which somebody has to look. With a time of 0 they go when they are acknowledged.
+fn aged_after(retention: Retention) -> Option<Duration> {
+    retention.time.filter(|time| !time.is_zero())
+}
+
+fn note_time(aging: &Aging, time: Option<Duration>) {
     aging.send_if_modified(|shortest| {
-        let is_shorter = shortest.is_none_or(|known| time < known);
-        *shortest = if is_shorter { Some(time) } else { *shortest };
-        is_shorter
+        let known = std::mem::replace(shortest, shorter(*shortest, time));
+        *shortest != known
     });
 }
 
+fn shorter(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
+    one.into_iter().chain(other).min()
+}
+
 /// Time alone makes ledgers old enough to go, so somebody has to look.
-async fn trim_from_time_to_time(
-    topics: Weak<Topics>,
-    mut aging: watch::Receiver<Option<Duration>>,
-) {
+async fn trim_from_time_to_time(topics: Weak<Topics>, aging: Aging) {
+    let mut noted = aging.subscribe();
     loop {
-        let shortest = *aging.borrow_and_update();
+        let shortest = *noted.borrow_and_update();
         let pause = async {
             match shortest {
                 Some(time) => {
@@ -397,24 +422,45 @@ async fn trim_from_time_to_time(
         };
         tokio::select! {
             () = pause => {}
-            changed = aging.changed() => match changed {
-                Ok(()) => continue,
-                Err(_) => return,
-            },
-        }
-        let Some(topics) = topics.upgrade() else { return };
-        for (_, place) in topics.places() {
-            // What is just being opened or deleted has its turn next time.
-            let Some(topic) = place.try_lock().ok().and_then(|topic| topic.clone()) else {
+            changed = noted.changed() => {
+                changed.expect("this task has a sender");
                 continue;
-            };
-            if let Err(error) = topic.ledger().trim().await {
-                tracing::debug!(topic = topic.ledger().name(), "is not trimmed: {error}");
             }
         }
+        let Some(topics) = topics.upgrade() else { return };
+        trim_aged(&topics, &aging).await;
     }
 }
 
+/// Trims the open topics that have something to let go, several at once, and finds out again which time is the shortest.
+async fn trim_aged(topics: &Topics, aging: &Aging) {
+    // Before the topics are looked at: what is noted from now on is not lost.
+    let before = aging.send_replace(None);
+    let (mut shortest, mut due) = (None, Vec::new());
+    for (_, place) in topics.places() {
+        let Ok(topic) = place.try_lock() else {
+            // What is just being opened or deleted has its turn next time.
+            shortest = shorter(shortest, before);
+            continue;
+        };
+        let Some(topic) = &*topic else { continue };
+        let retention = topic.ledger().retention();
+        shortest = shorter(shortest, aged_after(retention));
+        if topic.ledger().expired(&retention).ledgers > 0 {
+            due.push(topic.clone());
+        }
+    }
+    note_time(aging, shortest);
+    let trimmed = stream::iter(due).for_each_concurrent(TRIM_AT_ONCE, async |topic| {
+        if let Err(error) = topic.ledger().trim().await {
+            tracing::debug!(topic = topic.ledger().name(), "is not trimmed: {error}");
+        }
+    });
+    trimmed.await;
+}
+
+/// Topics that are trimmed at once, so that few that take long hold up no others.
+const TRIM_AT_ONCE: usize = 32;
 /// Entries stay for up to a quarter longer than they must, unless that is shorter or longer than these.
 const TRIM_PAUSE_MIN: Duration = Duration::from_secs(1);
 const TRIM_PAUSE_MAX: Duration = Duration::from_secs(600);

@@ -240,3 +240,63 @@ async fn bookies_drop_what_was_deleted_and_nothing_else() {
         region.close().await.unwrap();
     }
 }
+
+#[tokio::test]
+async fn shortest_time_is_that_of_the_topics_that_are_open_now() {
+    let east = region("east");
+    let hours = |hours: u64| Retention {
+        time: Some(Duration::from_secs(3_600 * hours)),
+        ..Retention::FOREVER
+    };
+    let shortest = || east.aging.borrow().map(|time| time.as_secs() / 3_600);
+    let (one, two) = (east.topic("a/b").await.unwrap(), east.topic(TOPIC).await.unwrap());
+    assert_eq!(shortest(), None, "nobody has to look");
+    east.set_retention(&two, hours(2)).await.unwrap();
+    east.set_retention(&one, hours(1)).await.unwrap();
+    east.set_retention(&one, hours(3)).await.unwrap();
+    assert_eq!(shortest(), Some(1), "until somebody looks");
+    let busy = east.topics.hold("a/b").await;
+    trim_aged(&east.topics, &east.aging).await;
+    assert_eq!(shortest(), Some(1), "one of them is not known");
+    drop(busy);
+    trim_aged(&east.topics, &east.aging).await;
+    assert_eq!(shortest(), Some(2));
+    east.set_retention(&two, Retention::NONE).await.unwrap();
+    east.delete_topic(&one).await.unwrap();
+    trim_aged(&east.topics, &east.aging).await;
+    assert_eq!(shortest(), None, "no timer is armed any more");
+}
+
+#[tokio::test]
+async fn topic_whose_deletion_was_not_waited_for_can_be_made_again() {
+    let east = region("east");
+    let topic = east.topic(TOPIC).await.unwrap();
+    topic.publish(message(0)).await.unwrap();
+    assert!(east.delete_topic(&topic).now_or_never().is_none(), "it takes a while");
+    let again = east.topic(TOPIC).await.unwrap();
+    again.publish(message(1)).await.unwrap();
+    assert_eq!(payloads(&again).await, [payload(1)], "it was deleted all the same");
+}
+
+#[tokio::test]
+async fn handle_of_an_earlier_opening_takes_no_place_from_a_later_one() {
+    let east = region("east");
+    let earlier = east.topic(TOPIC).await.unwrap();
+    east.delete_topic(&earlier).await.unwrap();
+    let later = east.topic(TOPIC).await.unwrap();
+    later.publish(message(0)).await.unwrap();
+    // Refused, or without anything to delete.
+    let _ = east.delete_topic(&earlier).await;
+    later.publish(message(1)).await.unwrap();
+    assert!(east.topic(TOPIC).await.unwrap().ledger().is_same(later.ledger()));
+}
+
+#[tokio::test]
+async fn places_that_were_looked_at_while_they_were_let_go_are_forgotten() {
+    let east = region("east");
+    let held = east.topics.hold(TOPIC).await;
+    let looked_at = east.topics.places();
+    drop(held);
+    drop(looked_at);
+    assert_eq!(east.topics.places().len(), 0);
+}

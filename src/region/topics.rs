@@ -34,9 +34,11 @@ impl Topics {
         held
     }
 
-    /// The places that there are now, with the names of their topics.
+    /// The places that there are now, with the names of their topics. Who has one keeps it from being forgotten, so that
+    /// is made up for here.
     pub(super) fn places(&self) -> Vec<(String, Arc<Place>)> {
-        let places = self.0.lock();
+        let mut places = self.0.lock();
+        places.retain(|_, place| !is_nobodys(place));
         places.iter().map(|(name, place)| (name.clone(), place.clone())).collect()
     }
 }
@@ -61,12 +63,14 @@ impl Drop for Held {
     fn drop(&mut self) {
         self.topic = None;
         let mut places = self.topics.0.lock();
-        // Who wants a place takes it out of the map under its lock: one that only the map has is nobody's.
-        let forgotten = places.get(&self.name).is_some_and(|place| {
-            Arc::strong_count(place) == 1 && place.try_lock().is_ok_and(|topic| topic.is_none())
-        });
-        if forgotten {
+        if places.get(&self.name).is_some_and(is_nobodys) {
             places.remove(&self.name);
         }
     }
+}
+
+/// Of a place in the map, under its lock. Who wants one takes it out of there: one that only the map has, and that is
+/// empty, is nobody's.
+fn is_nobodys(place: &Arc<Place>) -> bool {
+    Arc::strong_count(place) == 1 && place.try_lock().is_ok_and(|topic| topic.is_none())
 }
