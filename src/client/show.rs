@@ -110,12 +110,15 @@ pub(super) fn why(out: &mut dyn Write, links: &Vec<Link>) -> Shown {
     Ok(if stuck { Found::Unhealthy } else { Found::Healthy })
 }
 
-pub(super) fn internal(_: &mut dyn Write, _: &Internal) -> Shown {
-    Ok(Found::Healthy)
+pub(super) fn internal(_: &mut dyn Write, report: &Internal) -> Shown {
+    Ok(if report.unopened_cursors.is_empty() { Found::Healthy } else { Found::Unhealthy })
 }
 
 pub(super) fn all_internal(_: &mut dyn Write, all: &BTreeMap<String, InternalOrError>) -> Shown {
-    let bad = all.values().any(|one| matches!(one, InternalOrError::Unknown { .. }));
+    let bad = all.values().any(|one| match one {
+        InternalOrError::Known(state) => !state.unopened_cursors.is_empty(),
+        InternalOrError::Unknown { .. } => true,
+    });
     Ok(if bad { Found::Unhealthy } else { Found::Healthy })
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use georepl::cursor::{Expired, ManagedCursor, ManagedLedger, StartAt};
+use georepl::cursor::{Expired, ManagedCursor, StartAt};
 use georepl::storage::bookie_rules::Mode;
 
 use super::Host;
@@ -93,9 +93,15 @@ async fn topic_status(host: &Host, name: String) -> TopicStatus {
 /// The state of a topic, in Pulsar's words.
 pub(super) async fn internal(host: &Arc<Host>, name: String) -> Result<Internal, Failure> {
     let topic = host.topic(&name).await?;
-    // Those that are open are shown.
-    let _cursors = open_cursors(topic.ledger()).await?;
-    Ok(topic.ledger().internal_stats())
+    // Those that are open are among the stats.
+    let (mut opened, mut unopened_cursors) = (Vec::new(), BTreeMap::new());
+    for cursor in topic.ledger().cursors() {
+        match ManagedCursor::open(topic.ledger(), &cursor, StartAt::Earliest).await {
+            Ok(cursor) => opened.push(cursor),
+            Err(error) => drop(unopened_cursors.insert(cursor, error.to_string())),
+        }
+    }
+    Ok(Internal { topic: topic.ledger().internal_stats(), unopened_cursors })
 }
 
 /// The state of all topics.
@@ -108,15 +114,6 @@ pub(super) async fn all_internal(
         Err(Failure { message, .. }) => (name, InternalOrError::Unknown { error: message }),
     });
     Ok(states.await.into_iter().collect())
-}
-
-async fn open_cursors(ledger: &ManagedLedger) -> Result<Vec<Arc<ManagedCursor>>, Failure> {
-    let mut cursors = Vec::new();
-    for cursor in ledger.cursors() {
-        let opened = ManagedCursor::open(ledger, &cursor, StartAt::Earliest).await;
-        cursors.push(opened.map_err(Failure::failed)?);
-    }
-    Ok(cursors)
 }
 
 /// Deletes what every cursor has acknowledged and retention has let go.

@@ -1,5 +1,6 @@
 //! What can be asked of the process that holds a region, and what it answers.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use georepl::cursor::{ManagedLedgerInternalStats, ParsePositionError, Position, StartAt};
@@ -313,7 +314,15 @@ pub(crate) struct Link {
 }
 
 /// The state of a topic, in Pulsar's words.
-pub(crate) type Internal = ManagedLedgerInternalStats;
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Internal {
+    #[serde(flatten)]
+    pub(crate) topic: ManagedLedgerInternalStats,
+    /// Cursors that cannot be opened, and why.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) unopened_cursors: BTreeMap<String, String>,
+}
 
 /// One of many, of which some may fail.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -334,7 +343,7 @@ pub(crate) struct LedgerRecord {
     pub(crate) bytes: Option<u64>,
     pub(crate) ensembles: Vec<Ensemble>,
     /// What the application stored with it, as text.
-    pub(crate) custom: std::collections::BTreeMap<String, String>,
+    pub(crate) custom: BTreeMap<String, String>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -391,7 +400,7 @@ pub(crate) struct Retained {
     pub(crate) bytes: Option<u64>,
     /// Whether it was changed.
     pub(crate) done: bool,
-    /// What was deleted with it, or would be.
+    /// What it lets go, found before it was changed: the deletion begins with the change, or would.
     pub(crate) deleted_ledgers: u64,
     pub(crate) deleted_entries: u64,
 }
