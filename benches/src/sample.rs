@@ -19,7 +19,7 @@ pub struct Sample {
 /// The middle of several rounds, the lowest and the highest.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Spread {
-    /// As many rounds are above it as below.
+    /// Of the middle round; of the upper one of two.
     pub median: f64,
     /// Of the lowest round.
     pub min: f64,

@@ -1,6 +1,7 @@
 //! Replication from one region in memory to another: live, and of a backlog.
 
 use std::error::Error;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,17 +30,22 @@ struct Arguments {
     #[arg(long, value_delimiter = ',', default_values_t = [100, 1024, 65_536])]
     sizes: Vec<usize>,
     /// Numbers of topics.
-    #[arg(long, value_delimiter = ',', default_values_t = [1, 100])]
+    #[arg(long, value_delimiter = ',', default_values_t = [1, 100], value_parser = at_least_one)]
     topics: Vec<usize>,
     /// How often each is measured.
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 5, value_parser = at_least_one)]
     rounds: usize,
-    /// Entries of a round, all topics together; by default 200 000, or what makes 256 MiB.
-    #[arg(long)]
+    /// Entries of a round, all topics together, at least one for each; by default 200 000, or what makes 256 MiB.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     entries: Option<u64>,
     /// Prints the report as JSON.
     #[arg(long)]
     json: bool,
+}
+
+fn at_least_one(text: &str) -> Result<usize, String> {
+    let number = text.parse::<NonZeroUsize>().map_err(|error| error.to_string())?;
+    Ok(number.get())
 }
 
 type Failed = Box<dyn Error + Send + Sync>;
@@ -119,7 +125,7 @@ async fn round(
 ) -> Result<Sample, Failed> {
     let west = Arc::new(Region::builder().name("west").in_memory());
     let east = Arc::new(Region::builder().name("east").in_memory());
-    let each = entries / topics as u64;
+    let each = (entries / topics as u64).max(1);
     let remote = Arc::new(EmbeddedRemote::new(east.clone()));
     let mut lanes = Vec::new();
     for number in 0..topics {
