@@ -41,11 +41,11 @@ async fn take(directory: &Path) -> Result<Arc<Host>, Failure> {
                 let message = format!("the region in {at} is served already, by process {process}");
                 return Err(Failure::failed(message));
             }
-            if begun.elapsed() > PATIENCE {
+            if begun.elapsed() > COMMAND_PATIENCE {
                 let message = format!(
                     "process {process} still holds the region in {at} for a command after {} s; wait for it to end, \
                      or interrupt it",
-                    PATIENCE.as_secs()
+                    COMMAND_PATIENCE.as_secs()
                 );
                 return Err(Failure::new(Exit::Failed, message));
             }
@@ -55,10 +55,10 @@ async fn take(directory: &Path) -> Result<Arc<Host>, Failure> {
                 ));
             }
         }
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(COMMAND_PAUSE).await;
     }
 }
 
 /// How long a region may be held by a process that carries a command out.
-const PATIENCE: Duration = Duration::from_secs(10);
-const PAUSE: Duration = Duration::from_millis(100);
+const COMMAND_PATIENCE: Duration = Duration::from_secs(10);
+const COMMAND_PAUSE: Duration = Duration::from_millis(100);

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bytes::Bytes;
 use georepl::Absent;
@@ -14,7 +14,7 @@ use crate::exit::{Exit, Failure};
 use crate::interrupt::Interrupt;
 use crate::service::line::{self, Broken, Duplex, Frame, Inbox, Outbox};
 use crate::service::words::{Command, Purpose, Reply, Request, VERSION};
-use crate::service::{Attached, Host, attach};
+use crate::service::{Attached, Host, PATIENCE, PAUSE, attach};
 
 /// A command that was taken.
 pub(super) struct Talk {
@@ -199,6 +199,3 @@ impl Drop for Progress {
 
 /// Between the two ends of a command in this process.
 const DUPLEX_BYTES: usize = 256 << 10;
-/// How often a holder may end just when it is asked.
-const PATIENCE: Duration = Duration::from_secs(3);
-const PAUSE: Duration = Duration::from_millis(20);

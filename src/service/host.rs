@@ -322,6 +322,7 @@ async fn accept(listener: UnixListener, host: std::sync::Weak<Host>) {
 
 /// How long the commands of others have to come to their end.
 const SERVED: Duration = Duration::from_secs(15);
-/// How long a region may be held by a process that does not serve it yet or no more.
-const PATIENCE: Duration = Duration::from_secs(3);
-pub(super) const PAUSE: Duration = Duration::from_millis(20);
+/// How long a region may be held by a process that does not serve it yet or no more, or that ends just when it is asked.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
+/// Before it is looked for again.
+pub(crate) const PAUSE: Duration = Duration::from_millis(20);

@@ -19,4 +19,4 @@ mod topics;
 pub(crate) mod words;
 
 pub(crate) use consume::{Consumable, decode as decode_entry};
-pub(crate) use host::{Attached, Host, attach, holder};
+pub(crate) use host::{Attached, Host, PATIENCE, PAUSE, attach, holder};

@@ -12,7 +12,7 @@ use crate::registry::RegisteredBookie;
 /// Fewer bookies take new entries than an ensemble needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{needed} writable bookies are needed, and {available} are there, with {read_only} that are read-only for want of \
+    "{needed} writable bookies are needed, {available} are there, and {read_only} more are read-only for want of \
      space; make space, start more or ask for a smaller ensemble"
 )]
 pub struct NotEnoughBookies {
