@@ -387,6 +387,29 @@ fn remote_from_an_older_copy_is_noticed_without_a_backlog_and_filled_from_where_
     assert_eq!(site.on_west(&seek).status.code(), Some(2), "there is no such entry");
 }
 
+#[test]
+fn source_from_an_older_copy_seeks_above_the_incarnation_that_the_remote_names() {
+    let site = Site::new();
+    site.publish(&["one"]);
+    site.replicate();
+    let copy = format!("{}.copy", site.west);
+    copy_files(&site.west, &copy);
+    let seek = ["seek", "orders", "--remote", "east", "--to", "earliest", "--yes"];
+    for _ in 0..3 {
+        assert_ok(&site.on_west(&seek));
+        site.replicate();
+    }
+    fs::remove_dir_all(&site.west).expect("it is there");
+    copy_files(&copy, &site.west);
+    site.publish(&["two"]);
+    let replicate = ["replicate", "--from", &site.west, "--to", &site.east, "orders"];
+    assert_refused(&run(&replicate), 1, "incarnation 4");
+    // Where no replicator runs.
+    assert_ok(&site.on_west(&seek));
+    assert_eq!(site.replicate()["published"], 2);
+    assert_eq!(Site::consumed(&site.east), ["one", "one", "one", "one", "one", "two"]);
+}
+
 /// Of a region that nobody holds.
 fn copy_files(from: &str, to: &str) {
     fs::create_dir_all(to).expect("there is room");

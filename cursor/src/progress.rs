@@ -26,6 +26,9 @@ pub struct Progress {
     /// The sessions of this cursor's owners come after those of this one, which a remote knew from a
     /// later state of the source than the one it was put back to; 0 if there was none.
     pub sessions_after: u64,
+    /// The highest incarnation that a remote has named; 0 if none did. It is above this one if the source was put back from
+    /// a copy.
+    pub newest_incarnation: u64,
     /// Properties that others have stored with mark-delete; kept as they are.
     pub others: BTreeMap<String, i64>,
 }
@@ -56,6 +59,7 @@ const PUBLISHED_ENTRY: &str = "published.entry";
 /// Behind `@` the position; the value says what is to become of it.
 const KEPT: &str = "kept";
 const SESSIONS_AFTER: &str = "sessions.after";
+const NEWEST_INCARNATION: &str = "incarnation.newest";
 const QUARANTINED: u64 = 1;
 const RELEASED: u64 = 2;
 const DISCARDED: u64 = 3;
@@ -92,6 +96,9 @@ impl Progress {
         if self.sessions_after > 0 {
             set(SESSIONS_AFTER.into(), self.sessions_after);
         }
+        if self.newest_incarnation > 0 {
+            set(NEWEST_INCARNATION.into(), self.newest_incarnation);
+        }
         for (at, kept) in &self.kept {
             let kept = match kept {
                 Kept::Quarantined => QUARANTINED,
@@ -127,6 +134,7 @@ impl Progress {
             match (kind, number) {
                 (INCARNATION, _) => progress.incarnation = number,
                 (SESSIONS_AFTER, _) => progress.sessions_after = number,
+                (NEWEST_INCARNATION, _) => progress.newest_incarnation = number,
                 (PUBLISHED_LEDGER, _) => ledger = Some(LedgerId(number)),
                 (PUBLISHED_ENTRY, _) => entry = Some(EntryId(number)),
                 (KEPT, QUARANTINED) => drop(kept.insert(position()?, Kept::Quarantined)),
@@ -163,6 +171,7 @@ mod tests {
             .into(),
             discarded: [at("7:1"), at("7:4")].into(),
             sessions_after: 17,
+            newest_incarnation: 4,
             others: BTreeMap::from([("pulsar.dedup.a".into(), -4)]),
         };
         let properties = progress.to_properties();

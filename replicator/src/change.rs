@@ -86,6 +86,28 @@ pub enum Change {
 }
 
 impl Change {
+    /// A seek, from what is stored with the cursor. It begins an incarnation, unless nothing but an entry before the place
+    /// can be in the current one: whether that has landed, only an opening of the same incarnation tells.
+    pub fn seek(to: StartAt, progress: &Progress) -> Self {
+        let lies_before = |at: &Position| match to {
+            StartAt::Earliest => false,
+            StartAt::Position(place) => *at < place,
+            StartAt::Latest => true,
+        };
+        // They are in order: the first decides.
+        let sending = progress.kept.iter().find(|(_, kept)| **kept == Kept::Sending);
+        let in_doubt = sending.is_some_and(|(position, _)| lies_before(position));
+        match in_doubt && progress.newest_incarnation <= progress.incarnation {
+            true => Self::Seek { to, incarnation: Incarnation(progress.incarnation) },
+            false => Self::seek_anew(to, progress),
+        }
+    }
+
+    /// A seek that begins an incarnation.
+    pub(crate) fn seek_anew(to: StartAt, progress: &Progress) -> Self {
+        Self::Seek { to, incarnation: next_incarnation(progress) }
+    }
+
     /// Changes what is stored with the cursor.
     pub fn apply(&self, progress: &mut Progress) {
         let (kept, discarded) = (&mut progress.kept, &mut progress.discarded);
@@ -133,6 +155,11 @@ impl Change {
     }
 }
 
+/// Above everything that either side knows.
+pub(crate) fn next_incarnation(progress: &Progress) -> Incarnation {
+    Incarnation(progress.incarnation.max(progress.newest_incarnation) + 1)
+}
+
 /// Nothing of it is published yet.
 fn begin(progress: &mut Progress, incarnation: Incarnation) {
     progress.incarnation = incarnation.0;
@@ -174,6 +201,29 @@ mod tests {
             assert_eq!(progress.kept.into_keys().collect::<Vec<_>>(), kept, "{to:?}");
             assert_eq!(progress.discarded.into_iter().collect::<Vec<_>>(), discarded, "{to:?}");
             assert_eq!((progress.incarnation, progress.last_published), (3, None));
+        }
+    }
+
+    #[test]
+    fn seek_goes_above_what_either_side_knows_and_begins_nothing_where_a_release_is_in_doubt() {
+        for (newest_incarnation, next) in [(0, 3), (2, 3), (7, 8)] {
+            for sending in [false, true] {
+                let kept = if sending { Kept::Sending } else { Kept::Released };
+                let kept = [(at(1), Kept::Quarantined), (at(5), kept)].into();
+                let progress =
+                    Progress { incarnation: 2, newest_incarnation, kept, ..Progress::default() };
+                let places = [
+                    (StartAt::Earliest, false),
+                    (StartAt::Position(at(5)), false),
+                    (StartAt::Position(at(6)), true),
+                    (StartAt::Latest, true),
+                ];
+                for (to, beyond) in places {
+                    let stays = sending && beyond && newest_incarnation <= 2;
+                    let incarnation = Incarnation(if stays { 2 } else { next });
+                    assert_eq!(Change::seek(to, &progress), Change::Seek { to, incarnation });
+                }
+            }
         }
     }
 

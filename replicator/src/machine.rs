@@ -83,8 +83,6 @@ pub struct Machine<E> {
     poison: Poison,
     /// As it is stored with the cursor, or will be.
     progress: Progress,
-    /// The highest that a remote has named.
-    newest_incarnation: Incarnation,
     last_session: SessionId,
     life: Life<E>,
     /// What operators asked for while something else was being changed.
@@ -106,7 +104,6 @@ impl<E> Machine<E> {
             limits,
             poison,
             progress: Progress { incarnation, others, ..progress.clone() },
-            newest_incarnation: Incarnation(incarnation),
             last_session: SessionId { owner, counter: 0 },
             life: Life::Stopped(StopReason::NotStarted),
             commands: VecDeque::new(),

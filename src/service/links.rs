@@ -4,13 +4,12 @@ use std::sync::Arc;
 
 use futures::{StreamExt, stream};
 use georepl::cursor::{ManagedCursor, ManagedLedger, Offset, Position, StartAt};
-use georepl::replicator::{
-    Change, EmbeddedTopic, Incarnation, Reason, Replicator, StopReason, Wake, Why,
-};
+use georepl::replicator::{Change, EmbeddedTopic, Reason, Replicator, StopReason, Wake, Why};
 use georepl::storage::EntryId;
 
 use super::Host;
 use super::lanes::Claimed;
+use super::topics::guard;
 use super::words::{Consent, Link, Move, Moved, Run};
 use crate::exit::{Exit, Failure};
 
@@ -152,7 +151,7 @@ pub(super) async fn moved(
     let cursor = existing_cursor(host, &name, &remote).await?;
     let mut report = plan(&cursor, how)?;
     if run == Run::Real {
-        guard(&report, how, consent)?;
+        guard_move(&report, how, consent)?;
         match &claimed {
             Claimed::Running(replicator) => order(replicator, how).await?,
             Claimed::Free(_) => carry_out(&cursor, how).await?,
@@ -201,21 +200,19 @@ fn offset_of(ledger: &ManagedLedger, at: Position) -> Result<Offset, Failure> {
     })
 }
 
-fn guard(report: &Moved, how: Move, consent: Consent) -> Result<(), Failure> {
+/// Refuses what would repeat or lose something, unless it is meant.
+fn guard_move(report: &Moved, how: Move, consent: Consent) -> Result<(), Failure> {
     let Moved { passed_over, sent_again, .. } = report;
-    let what = match how {
-        // It was said how many.
-        Move::Skip(_) => return Ok(()),
-        _ if consent == Consent::Given => return Ok(()),
+    match how {
         Move::Seek(_) | Move::Clear if *sent_again > 0 => {
-            format!("{sent_again} entries would be sent again")
+            guard(consent, || format!("{sent_again} entries would be sent again"))
         }
         Move::Seek(_) | Move::Clear if *passed_over > 0 => {
-            format!("{passed_over} entries would not be replicated")
+            guard(consent, || format!("{passed_over} entries would not be replicated"))
         }
-        Move::Seek(_) | Move::Clear => return Ok(()),
-    };
-    Err(Failure::new(Exit::Refused, format!("{what}; give --yes if that is meant")))
+        // It was said how many, or there are none.
+        Move::Skip(_) | Move::Seek(_) | Move::Clear => Ok(()),
+    }
 }
 
 /// Lets the replicator that runs do it.
@@ -237,8 +234,7 @@ async fn carry_out(cursor: &ManagedCursor, how: Move) -> Result<(), Failure> {
         Move::Seek(to) => {
             let to = to.at();
             // Positions that are sent again must not be taken for duplicates.
-            let incarnation = Incarnation(cursor.progress().incarnation + 1);
-            let seek = Change::Seek { to, incarnation };
+            let seek = Change::seek(to, &cursor.progress());
             cursor.reset(to, |progress| seek.apply(progress)).await.map(drop)
         }
     }

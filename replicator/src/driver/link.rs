@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use georepl_cursor::{ManagedCursor, ReadError};
+use georepl_cursor::{ManagedCursor, Progress, ReadError};
 use georepl_storage::MetadataError;
 use tokio::task::JoinHandle;
 
@@ -151,6 +151,23 @@ async fn opened(shared: &Arc<Shared>, remote: &dyn RemoteProducer, opening: Open
             Ok(None) => failed(error),
             Err(message) => failed(OpenError::Unreachable(message.into())),
         },
+        Err(OpenError::LaterIncarnation { newest, .. }) if newest.0 > NUMBER_MAX => {
+            let message = format!("the remote names incarnation {}, which is none", newest.0);
+            failed(OpenError::Unreachable(message.into()))
+        }
+        Err(error @ OpenError::LaterIncarnation { newest, .. }) => {
+            // For a seek by whoever has the cursor next. If it is not stored, the remote names it again.
+            let note = |progress: &mut Progress| {
+                progress.newest_incarnation = progress.newest_incarnation.max(newest.0);
+            };
+            if let Err(unstored) = shared.cursor.store_progress(note).await {
+                tracing::warn!(
+                    newest = newest.0,
+                    "the remote's incarnation was not noted: {unstored}"
+                );
+            }
+            failed(error)
+        }
         Err(error) => failed(error),
     }
 }
@@ -161,7 +178,7 @@ async fn opened(shared: &Arc<Shared>, remote: &dyn RemoteProducer, opening: Open
 async fn follow(shared: &Shared, newest: SessionId) -> Result<Option<u64>, String> {
     let (cursor, taken) = (&shared.cursor, *shared.taken.lock());
     let before = cursor.progress().sessions_after;
-    if newest.owner > OWNER_MAX {
+    if newest.owner > NUMBER_MAX {
         return Ok(None);
     }
     let version = match cursor.keep_ownership(taken).await {
@@ -179,8 +196,8 @@ async fn follow(shared: &Shared, newest: SessionId) -> Result<Option<u64>, Strin
     Ok(Some(after + version))
 }
 
-/// No store gives out so many versions; a remote that knows one is not followed.
-const OWNER_MAX: u64 = 1 << 62;
+/// No store gives out so many versions, and no source begins so many incarnations; a remote that knows one is not followed.
+const NUMBER_MAX: u64 = 1 << 62;
 
 #[derive(Debug, thiserror::Error)]
 #[error("the entry that the remote holds last, {watermark}, was not read at the source: {error}")]

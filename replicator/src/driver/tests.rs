@@ -516,6 +516,31 @@ async fn source_that_was_put_back_follows_the_sessions_of_its_later_state() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn incarnation_that_the_remote_names_is_noted_for_a_seek_by_whoever_has_the_cursor_next() {
+    let pair = Pair::new().await;
+    let (later, at) = (SessionId { owner: 1, counter: 1 }, Incarnation(7));
+    let source = Source { cluster: "west".into(), topic: TOPIC.into() };
+    let opening = Opening { source, session: later, incarnation: at };
+    let remote = EmbeddedRemote::new(Arc::new(OneTopic(pair.east.clone())));
+    let opened = remote.open(opening, SessionEvents::new(later, Arc::new(Nobody))).await;
+    drop(opened.map_err(|error| error.to_string()).unwrap());
+
+    publish(&pair.west, 0..3).await;
+    pair.replicator.start();
+    let ended =
+        || pair.replicator.why().reason == Reason::Stopped(StopReason::LaterIncarnation(at));
+    until("its end", ended).await;
+    let to = StartAt::Earliest;
+    let seek = Change::seek(to, &pair.cursor.progress());
+    assert_eq!(seek, Change::Seek { to, incarnation: Incarnation(8) });
+    pair.cursor.reset(to, |progress| seek.apply(progress)).await.unwrap();
+    let next = pair.successor().await;
+    next.start();
+    pair.within(next.drained()).await.unwrap();
+    assert_eq!(payloads(&pair.east).await, [0, 1, 2]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn remote_that_lost_data_blocks_by_name() {
     let pair = Pair::new().await;
     pair.replicator.start();

@@ -7,8 +7,7 @@ use georepl_storage::Time;
 
 use super::flow::{Flow, Releasing, Retry};
 use super::{Life, Machine, Output, State, until};
-use crate::change::{Change, Command, CommandRefused, Poison};
-use crate::session::Incarnation;
+use crate::change::{Change, Command, CommandRefused, Poison, next_incarnation};
 use crate::why::{Reason, StopReason, Wake};
 use crate::window::{Content, Delivered};
 
@@ -101,7 +100,7 @@ impl<E> Machine<E> {
         }
         let kept = |position| self.progress.kept.get(&position).copied();
         Ok(match command {
-            Command::Seek(to) => Some(Change::Seek { to, incarnation: self.incarnation_from(to) }),
+            Command::Seek(to) => Some(self.seek(to)),
             Command::Skip(entries) => Some(Change::Skip(entries)),
             Command::Release(position) => match kept(position) {
                 Some(Kept::Quarantined) => Some(Change::Release(position)),
@@ -115,26 +114,11 @@ impl<E> Machine<E> {
         })
     }
 
-    /// Above everything that either side knows.
-    fn next_incarnation(&self) -> Incarnation {
-        Incarnation(self.progress.incarnation.max(self.newest_incarnation.0) + 1)
-    }
-
-    /// A new one, unless nothing but an entry before the place can be in the current one: whether
-    /// that has landed, only an opening of the same incarnation tells.
-    fn incarnation_from(&self, to: StartAt) -> Incarnation {
-        let current = Incarnation(self.progress.incarnation);
-        let lies_before = |at: &Position| match to {
-            StartAt::Earliest => false,
-            StartAt::Position(place) => *at < place,
-            StartAt::Latest => true,
-        };
-        let in_doubt = self.sending().as_ref().is_some_and(lies_before);
-        // Another incarnation is what the remote asks for, or what ends the block.
-        let blocked = matches!(&self.life, Life::Running(flow) if flow.is_blocked());
-        match in_doubt && !blocked && self.newest_incarnation <= current {
-            true => current,
-            false => self.next_incarnation(),
+    fn seek(&self, to: StartAt) -> Change {
+        match &self.life {
+            // Another incarnation is what ends the block.
+            Life::Running(flow) if flow.is_blocked() => Change::seek_anew(to, &self.progress),
+            _ => Change::seek(to, &self.progress),
         }
     }
 
@@ -186,8 +170,6 @@ impl<E> Machine<E> {
         };
         let Changing { change, by, then, .. } = changing.clone();
         change.apply(&mut self.progress);
-        self.newest_incarnation =
-            self.newest_incarnation.max(Incarnation(self.progress.incarnation));
         self.accounting.skipped += acknowledged;
         self.accounting.released += u64::from(matches!(change, Change::Delivered(_)));
         if by == By::Operator {
@@ -289,7 +271,7 @@ impl<E> Machine<E> {
         if let Life::Running(flow) = &self.life
             && flow.has_caught_up()
         {
-            let incarnation = self.next_incarnation();
+            let incarnation = next_incarnation(&self.progress);
             self.begin_change(Change::Begin { incarnation, position }, By::Policy);
         }
     }

@@ -138,7 +138,8 @@ impl<E> Machine<E> {
             OpenError::Unreachable(message) => flow.retry_open(now, message, &self.limits),
             OpenError::LaterOwner { newest, .. } => self.stop(StopReason::LaterOwner(newest)),
             OpenError::LaterIncarnation { newest, .. } => {
-                self.newest_incarnation = newest.max(self.newest_incarnation);
+                let known = &mut self.progress.newest_incarnation;
+                *known = newest.0.max(*known);
                 self.stop(StopReason::LaterIncarnation(newest));
             }
         }
