@@ -68,7 +68,8 @@ Ctrl-C or SIGTERM lets commands that are under way come to their end; a second o
     /// Replicates topics to another region, until everything is there.
     ///
     /// If another process holds the first region, that process does it. The second region is
-    /// begun if there is none.
+    /// begun if there is none. A topic that fails keeps no other from its end; the exit status is
+    /// 1 then.
     #[command(after_help = "\
 Examples:
   georepl replicate --from data/west --to data/east orders

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use futures::{StreamExt, stream};
+use futures::{FutureExt, StreamExt, stream};
 use georepl::cursor::{ManagedCursor, ManagedLedger, Offset, Position, StartAt};
 use georepl::replicator::{Change, EmbeddedTopic, Reason, Replicator, StopReason, Wake, Why};
 use georepl::storage::EntryId;
@@ -74,7 +74,11 @@ pub(super) async fn of_each<F: Future>(
     topics: Vec<String>,
     ask: impl Fn(String) -> F,
 ) -> Vec<F::Output> {
-    stream::iter(topics).map(ask).buffered(AT_ONCE).collect().await
+    let asked = topics.into_iter().enumerate();
+    let asked = asked.map(|(place, topic)| ask(topic).map(move |told| (place, told)));
+    let mut told: Vec<_> = stream::iter(asked).buffer_unordered(AT_ONCE).collect().await;
+    told.sort_unstable_by_key(|(place, _)| *place);
+    told.into_iter().map(|(_, told)| told).collect()
 }
 
 /// Topics that are asked at once.
@@ -239,4 +243,26 @@ async fn carry_out(cursor: &ManagedCursor, how: Move) -> Result<(), Failure> {
         }
     }
     .map_err(Failure::failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::Notify;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn topic_that_takes_long_holds_up_nothing_but_its_own_place() {
+        let names: Vec<_> = (0..5 * AT_ONCE).map(|n| n.to_string()).collect();
+        let (last, asked) = (names.last().expect("there are some").clone(), Notify::new());
+        let told = of_each(names.clone(), async |name| {
+            match &name {
+                first if *first == names[0] => asked.notified().await,
+                name if *name == last => asked.notify_one(),
+                _ => {}
+            }
+            name
+        });
+        assert_eq!(told.now_or_never(), Some(names.clone()), "in their order");
+    }
 }
