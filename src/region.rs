@@ -4,6 +4,7 @@ mod builder;
 mod directory;
 mod error;
 mod garbage;
+mod space;
 mod topics;
 
 use std::collections::BTreeSet;
@@ -131,6 +132,7 @@ impl Region {
         let topics = Arc::<Topics>::default();
         let mut tasks = JoinSet::new();
         tasks.spawn(collect_garbage(Arc::downgrade(&bookies), Arc::downgrade(&store), deleted));
+        tasks.spawn(space::look_for_it(Arc::downgrade(&bookies)));
         let aging = Aging::default();
         tasks.spawn(trim_from_time_to_time(Arc::downgrade(&topics), aging.clone()));
         let tasks = parking_lot::Mutex::new(tasks);

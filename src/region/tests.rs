@@ -7,8 +7,9 @@ use georepl_cursor::{CloseError, ManagedCursor, Offset, StartAt};
 use georepl_replicator::message::{Frame, MessageMetadata, compose};
 use georepl_replicator::{EmbeddedRemote, Replicator, ReplicatorConfig};
 
-use georepl_storage::fault::{Fault, ReleaseOrder};
-use georepl_storage::{Advice, BookieId};
+use georepl_storage::bookie_rules::Mode;
+use georepl_storage::fault::{CrashDisk, Fault, ReleaseOrder};
+use georepl_storage::{Advice, BookieId, DurableConfig, MemoryMetadataStore};
 
 use super::*;
 
@@ -299,4 +300,42 @@ async fn places_that_were_looked_at_while_they_were_let_go_are_forgotten() {
     drop(held);
     drop(looked_at);
     assert_eq!(east.topics.places().len(), 0);
+}
+
+#[tokio::test]
+async fn region_whose_disk_was_full_goes_on_when_there_is_space() {
+    let disk = Arc::new(CrashDisk::new());
+    let store = Arc::new(MemoryMetadataStore::default());
+    let ids = ["a", "b", "c"].map(BookieId::from);
+    let (bookies, failed) =
+        DurableBookies::open(disk.clone(), ids, &*store, &DurableConfig::default()).await;
+    assert!(failed.is_empty(), "{failed:?}");
+    let bookies = Bookies::Disk(Arc::new(bookies));
+    let west = Region::start("west".into(), Settings::default(), bookies, store, Vec::new(), None);
+    disk.set_space(Some(4 << 20));
+    let publish = async |n: usize| {
+        let topic = west.topic(TOPIC).await.map_err(|error| error.to_string())?;
+        topic.publish(message(n)).await.map_err(|error| error.to_string())
+    };
+    let mut published = 0;
+    while publish(published).await.is_ok() {
+        published += 1;
+        disk.set_space(Some(1 << 20));
+    }
+    let full = || west.registered().iter().any(|bookie| bookie.mode == Mode::ReadOnly);
+    let is_full = async {
+        while !full() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), is_full).await.expect("one takes no entries");
+    disk.set_space(None);
+    let goes_on = async {
+        while publish(published).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), goes_on).await.expect("there is space");
+    let payloads = payloads(&west.topic(TOPIC).await.unwrap()).await;
+    assert_eq!(payloads, (0..=published).map(payload).collect::<Vec<_>>());
 }
