@@ -9,7 +9,7 @@ use std::process::Stdio;
 
 use serde_json::Value;
 
-use super::site::{ATTEMPTS, Server, Site, assert_ok, terminate};
+use super::site::{ATTEMPTS, Publisher, Server, Site, assert_ok, terminate};
 use super::{assert_refused, report, run, run_with_input, spawn, words};
 
 #[test]
@@ -210,6 +210,56 @@ fn region_serves_without_a_bookie_and_says_so() {
 }
 
 #[test]
+fn bookies_whose_files_are_lost_are_renewed_when_that_is_meant() {
+    let site = Site::new();
+    site.publish(&["one", "two"]);
+    let renew =
+        |bookie: &str, more: &[&str]| site.on_west(&[&["bookie", "renew", bookie], more].concat());
+    let (bookie, file) = ("west-bookie-2", site.file("bookie-west-bookie-2.redb"));
+    assert_refused(&renew(bookie, &["--yes"]), 4, "move it away first");
+    assert_refused(&renew("west-bookie-9", &["--yes"]), 1, "it has west-bookie-1, ");
+    assert_ok(&site.on_west(&["status"]));
+    let held = Publisher::hold(&site.west, "orders");
+    assert_refused(&renew(bookie, &["--yes"]), 1, "stop that one first");
+    assert_ok(&held.end());
+
+    let away = site.file("away");
+    fs::rename(&file, &away).expect("it is there");
+    assert_refused(&renew(bookie, &[]), 4, "georepl ledger check");
+    let status = site.on_west(&["status"]);
+    assert_eq!(status.status.code(), Some(1), "{status:?}");
+    assert!(words(&status).0.contains("gone or empty"), "{status:?}");
+    assert!(!file.exists(), "no file is made before that is meant");
+
+    let renewed = renew(bookie, &["--yes", "--json"]);
+    assert_ok(&renewed);
+    let renewed = report(&renewed);
+    assert_eq!(renewed["bookie"], bookie);
+    let next = renewed["next"].as_str().expect("a text");
+    assert_eq!(next, format!("georepl ledger check --region {}", site.west));
+    assert_ok(&site.on_west(&["status"]));
+    assert!(file.exists(), "it has begun again");
+    assert_eq!(Site::consumed(&site.west), ["one", "two"]);
+    fs::rename(&away, &file).expect("they are on one disk");
+    let status = site.on_west(&["status"]);
+    assert_eq!(status.status.code(), Some(1), "{status:?}");
+    assert!(words(&status).0.contains("life"), "{status:?}");
+
+    // All of them: each is renewed on its own, whatever the others lack.
+    for n in 1..=4 {
+        let _ = fs::remove_file(site.file(&format!("bookie-west-bookie-{n}.redb")));
+    }
+    assert_refused(&site.on_west(&["status"]), 1, "gone or empty");
+    for n in 1..=4 {
+        let shown = renew(&format!("west-bookie-{n}"), &["--yes"]);
+        assert_ok(&shown);
+        assert!(words(&shown).0.contains("now run georepl ledger check"), "{shown:?}");
+    }
+    let check = site.on_west(&["ledger", "check"]);
+    assert_eq!(check.status.code(), Some(1), "nobody has a copy: {check:?}");
+}
+
+#[test]
 fn ledgers_are_listed_shown_read_checked_and_recovered() {
     let site = Site::new();
     site.publish(&["one", "two"]);
@@ -315,6 +365,7 @@ fn help_of_every_command_has_examples() {
         &["ledger", "read"],
         &["ledger", "check"],
         &["ledger", "recover"],
+        &["bookie", "renew"],
         &["topic", "list"],
         &["topic", "trim"],
         &["topic", "retention"],

@@ -21,6 +21,7 @@ const PAGE_BYTES: usize = 4096;
 /// What happens to a file.
 #[derive(Clone, Copy, Debug)]
 enum Damage {
+    Gone,
     Empty,
     Half,
     AllZeros,
@@ -34,11 +35,14 @@ enum Damage {
 
 impl Damage {
     fn apply(self, file: &Path, other: &Path, rng: &mut Rng) {
+        if matches!(self, Self::Gone) {
+            return fs::remove_file(file).expect("it is there");
+        }
         let mut bytes = fs::read(file).expect("it is readable");
         let page =
             |page: usize, bytes: &[u8]| page * PAGE_BYTES..bytes.len().min((page + 1) * PAGE_BYTES);
         match self {
-            Self::Empty => bytes.clear(),
+            Self::Gone | Self::Empty => bytes.clear(),
             Self::Half => bytes.truncate(bytes.len() / 2),
             Self::AllZeros => bytes.fill(0),
             Self::Another => bytes = fs::read(other).expect("it is readable"),
@@ -163,10 +167,21 @@ fn refusal_or_report(output: &std::process::Output) -> String {
 }
 
 #[test]
-fn bookie_whose_file_is_emptied_begins_anew_and_what_lacks_copies_is_told() {
+fn bookie_whose_file_is_lost_begins_again_when_it_is_renewed_and_not_before() {
     let (patient, mut rng) = (Patient::new(), seeded());
-    for damage in [Damage::Empty, Damage::AllZeros] {
+    for damage in [Damage::Gone, Damage::Empty, Damage::AllZeros] {
         patient.damage(BOOKIE, damage, &mut rng);
+        for _ in 0..2 {
+            let said = refusal_or_report(&patient.site.on_west(&["status"]));
+            assert!(said.contains(BOOKIE) && said.contains("bookie renew"), "{damage:?}: {said}");
+            assert_eq!(consumed(&patient.site.west).as_ref(), Ok(&patient.lines), "{damage:?}");
+        }
+        patient.put_back(BOOKIE);
+        assert_ok(&patient.site.on_west(&["ledger", "check"]));
+        // Now it is lost for good.
+        patient.damage(BOOKIE, Damage::Gone, &mut rng);
+        let renew = ["bookie", "renew", "west-bookie-2", "--yes"];
+        assert_ok(&patient.site.on_west(&renew));
         assert_eq!(consumed(&patient.site.west).as_ref(), Ok(&patient.lines), "{damage:?}");
         let check = patient.site.on_west(&["ledger", "check", "--json"]);
         assert_eq!(check.status.code(), Some(1), "{check:?}");
@@ -182,6 +197,29 @@ fn bookie_whose_file_is_emptied_begins_anew_and_what_lacks_copies_is_told() {
         assert_eq!(consumed(&patient.site.west).as_ref(), Ok(&patient.lines), "{damage:?}");
         patient.heal();
     }
+}
+
+#[test]
+fn files_of_all_bookies_that_were_away_for_a_command_are_as_before() {
+    let patient = Patient::new();
+    let names: Vec<_> = (1..=4).map(|n| format!("bookie-west-bookie-{n}.redb")).collect();
+    let away = patient.site.beside("away");
+    fs::create_dir(&away).expect("there is room");
+    let moved = |from: &dyn Fn(&str) -> std::path::PathBuf,
+                 to: &dyn Fn(&str) -> std::path::PathBuf| {
+        for name in &names {
+            fs::rename(from(name), to(name)).expect("they are on one disk");
+        }
+    };
+    let (here, there) = (|name: &str| patient.file(name), |name: &str| away.join(name));
+    moved(&here, &there);
+    let said = refusal(&patient.site.on_west(&["status"]), 1);
+    assert!(names.iter().all(|name| said.contains(name)), "{said}");
+    assert!(publish(&patient.site.west, &lines(0..1)).status.code() == Some(1));
+    assert!(names.iter().all(|name| !here(name).exists()), "none is made");
+    moved(&there, &here);
+    assert_ok(&patient.site.on_west(&["status"]));
+    assert_eq!(consumed(&patient.site.west).as_ref(), Ok(&patient.lines));
 }
 
 #[test]

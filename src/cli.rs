@@ -9,7 +9,9 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub(crate) use quarantine::{Lane, QuarantineCommand, Settled};
-pub(crate) use region::{LedgerCommand, Output, Place, RegionCommand, consent, until};
+pub(crate) use region::{
+    BookieCommand, LedgerCommand, Output, Place, RegionCommand, consent, until,
+};
 pub(crate) use topic::{OneTopic, TopicCommand};
 
 /// Geo-replication for message brokers.

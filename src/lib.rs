@@ -12,6 +12,7 @@ pub use georepl_storage as storage;
 
 pub use region::{
     Absent, CloseRegionError, Memory, MissingBookie, OpenRegionError, Region, RegionBuilder,
+    RenewRegionBookieError,
 };
 
 /// The readme's example is compiled and run with the tests.

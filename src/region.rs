@@ -4,6 +4,7 @@ mod builder;
 mod directory;
 mod error;
 mod garbage;
+mod renewal;
 mod space;
 mod topics;
 
@@ -31,7 +32,7 @@ use tokio::task::JoinSet;
 
 pub use builder::RegionBuilder;
 pub use directory::Absent;
-pub use error::{CloseRegionError, MissingBookie, OpenRegionError};
+pub use error::{CloseRegionError, MissingBookie, OpenRegionError, RenewRegionBookieError};
 use topics::Topics;
 
 /// A region. Its topics are made when they are first asked for, and kept. A topic whose log failed is opened again when

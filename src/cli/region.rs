@@ -140,6 +140,9 @@ Exit status 1 if there is a topic that cannot be opened; it has an error in the 
     /// Looks at ledgers and recovers them.
     #[command(subcommand)]
     Ledger(LedgerCommand),
+    /// Replaces bookies whose files are lost.
+    #[command(subcommand)]
+    Bookie(BookieCommand),
     /// Lists, trims and ends topics.
     #[command(subcommand)]
     Topic(TopicCommand),
@@ -269,6 +272,32 @@ pub(crate) enum LedgerCommand {
         /// The ledger
         ledger: u64,
         /// Do it although a writer that still runs would be fenced
+        #[arg(long)]
+        yes: bool,
+        #[command(flatten)]
+        output: Output,
+    },
+}
+
+/// A command on bookies.
+#[derive(Subcommand)]
+pub(crate) enum BookieCommand {
+    /// Lets a bookie whose file is lost begin again, empty; its old file is refused from then on.
+    ///
+    /// Nobody may hold the region, and the file must not be there: move a damaged one away, and keep it.
+    #[command(after_help = "\
+Examples:
+  georepl ledger check --region data/west
+  georepl bookie renew --region data/west west-bookie-2 --yes
+  georepl ledger check --region data/west
+The first check says whether other bookies hold copies of all that the lost file had, the second
+one what has too few copies now.")]
+    Renew {
+        #[command(flatten)]
+        place: Place,
+        /// The bookie
+        bookie: String,
+        /// It is meant, although it cannot be undone
         #[arg(long)]
         yes: bool,
         #[command(flatten)]

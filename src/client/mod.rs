@@ -2,6 +2,7 @@
 
 mod consume;
 mod publish;
+mod renew;
 mod serve;
 mod show;
 mod talk;
@@ -15,8 +16,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::cli::{
-    Lane, LedgerCommand, OneTopic, Output, Place, QuarantineCommand, RegionCommand, Settled,
-    TopicCommand, consent, until,
+    BookieCommand, Lane, LedgerCommand, OneTopic, Output, Place, QuarantineCommand, RegionCommand,
+    Settled, TopicCommand, consent, until,
 };
 use crate::exit::{Exit, Failure, say};
 use crate::interrupt::Interrupt;
@@ -78,6 +79,9 @@ pub(crate) async fn run(command: RegionCommand, interrupt: Interrupt) -> Result<
             }
         }
         On::Ledger(command) => ledger(command, interrupt).await,
+        On::Bookie(BookieCommand::Renew { place, bookie, yes, output }) => {
+            renew::run(&place.region, bookie, consent(yes), &output).await
+        }
         On::Topic(command) => on_topic(command, interrupt).await,
         On::Quarantine(command) => quarantine(command, interrupt).await,
         On::Seek { place, topic, remote, to, rule, output } => {

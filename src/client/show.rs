@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::Found;
 use super::words::{
     Changed, Internal, InternalOrError, KeptEntry, LedgerCheck, LedgerEnd, LedgerRecord, Link,
-    Moved, Published, Quorums, Replicated, Retained, Settle, Settled, Status,
+    Moved, Published, Quorums, Renewed, Replicated, Retained, Settle, Settled, Status,
 };
 
 type Shown = io::Result<Found>;
@@ -186,6 +186,12 @@ pub(super) fn checks(out: &mut dyn Write, checks: &Vec<LedgerCheck>) -> Shown {
 
 pub(super) fn recovered(out: &mut dyn Write, end: &LedgerEnd) -> Shown {
     writeln!(out, "ledger {} is closed with {} entries", end.ledger, end.entries)?;
+    Ok(Found::Healthy)
+}
+
+pub(super) fn renewed(out: &mut dyn Write, report: &Renewed) -> Shown {
+    let Renewed { bookie, next } = report;
+    writeln!(out, "bookie {bookie} begins again, empty, with the next command; now run {next}")?;
     Ok(Found::Healthy)
 }
 

@@ -1,6 +1,6 @@
 //! What a region is to be like, and how it comes to be.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use georepl_cursor::ManagedLedgerConfig;
@@ -130,19 +130,8 @@ impl RegionBuilder {
     pub async fn open(self, directory: impl Into<PathBuf>) -> Result<Region, OpenRegionError> {
         let path = directory.into();
         let wanted = Wanted { name: self.name, bookies: self.bookies, absent: self.absent };
-        let held = {
-            let path = path.clone();
-            let opening = spawn_blocking(move || Directory::open(&path, &wanted));
-            opening.await.expect("opening a directory does not panic")?
-        };
-        let (ids, name) = (ids(&held.manifest), Arc::<str>::from(held.manifest.name.as_str()));
-        let in_use = || OpenRegionError::InUse { directory: path.clone(), pid: None };
-        let disk: Arc<dyn Disk> = Arc::new(HeldDisk::new(&path, held));
-        let store = LocalMetadataStore::open(disk.clone()).await.map_err(|error| match error {
-            OpenFileError::InUse { .. } => in_use(),
-            error => error.into(),
-        });
-        let store = Arc::new(store?);
+        let Held { name, ids, disk, store } = hold(&path, wanted).await?;
+        let store = Arc::new(store);
         let (bookies, failed) = DurableBookies::open(disk, ids, &*store, &self.disk).await;
         let missing: Vec<_> =
             failed.into_iter().map(|(bookie, error)| MissingBookie { bookie, error }).collect();
@@ -150,7 +139,7 @@ impl RegionBuilder {
         if missing.iter().any(|missing| {
             matches!(missing.error, OpenBookieError::File(OpenFileError::InUse { .. }))
         }) {
-            return Err(in_use());
+            return Err(in_use(&path));
         }
         let (opened, needed) = (bookies.ids().count(), self.settings.ledgers.sizes.ensemble());
         if opened < needed {
@@ -159,6 +148,34 @@ impl RegionBuilder {
         let bookies = Bookies::Disk(Arc::new(bookies));
         Ok(Region::start(name, self.settings, bookies, store, missing, Some(path)))
     }
+}
+
+/// A region's directory that this process holds, and the metadata in it.
+pub(super) struct Held {
+    pub(super) name: Arc<str>,
+    pub(super) ids: Vec<BookieId>,
+    pub(super) disk: Arc<dyn Disk>,
+    pub(super) store: LocalMetadataStore,
+}
+
+/// Takes hold of a directory, and opens the metadata in it.
+pub(super) async fn hold(path: &Path, wanted: Wanted) -> Result<Held, OpenRegionError> {
+    let held = {
+        let path = path.to_owned();
+        let opening = spawn_blocking(move || Directory::open(&path, &wanted));
+        opening.await.expect("opening a directory does not panic")?
+    };
+    let (ids, name) = (ids(&held.manifest), held.manifest.name.as_str().into());
+    let disk: Arc<dyn Disk> = Arc::new(HeldDisk::new(path, held));
+    let store = LocalMetadataStore::open(disk.clone()).await.map_err(|error| match error {
+        OpenFileError::InUse { .. } => in_use(path),
+        error => error.into(),
+    })?;
+    Ok(Held { name, ids, disk, store })
+}
+
+fn in_use(directory: &Path) -> OpenRegionError {
+    OpenRegionError::InUse { directory: directory.to_owned(), pid: None }
 }
 
 fn ids(manifest: &Manifest) -> Vec<BookieId> {

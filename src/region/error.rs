@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use georepl_cursor::CloseError;
-use georepl_storage::{Advice, BookieId, OpenBookieError, OpenFileError};
+use georepl_storage::{Advice, BookieId, OpenBookieError, OpenFileError, RenewBookieError};
 
 /// A bookie of a region that could not be opened; the region may serve without it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -138,6 +138,30 @@ impl OpenRegionError {
             | Self::TooFewBookies { .. } => Advice::GiveUp,
         }
     }
+}
+
+/// Why a bookie of a region was not renewed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RenewRegionBookieError {
+    /// The region cannot be opened.
+    #[error(transparent)]
+    Region(#[from] OpenRegionError),
+    /// The region has no such bookie.
+    #[error(
+        "region {region} has no bookie {bookie}; it has {}",
+        .ids.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+    )]
+    NotItsOwn {
+        /// The region.
+        region: Arc<str>,
+        /// The bookie.
+        bookie: BookieId,
+        /// The bookies that it has.
+        ids: Vec<BookieId>,
+    },
+    /// The bookie was not renewed.
+    #[error(transparent)]
+    Bookie(#[from] RenewBookieError),
 }
 
 /// The last ledger of a topic could not be closed, so that its end is not recorded.

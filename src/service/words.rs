@@ -405,6 +405,14 @@ pub(crate) struct Retained {
     pub(crate) deleted_entries: u64,
 }
 
+/// A bookie that begins another life when its region is next opened.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Renewed {
+    pub(crate) bookie: String,
+    /// What shows what has too few copies then.
+    pub(crate) next: String,
+}
+
 /// An entry that was passed over.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct KeptEntry {

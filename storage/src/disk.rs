@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use redb::backends::FileBackend;
 use redb::{DatabaseError, StorageBackend};
 
-pub(crate) use database::{Changed, DatabaseFile, FileSpec};
+pub(crate) use database::{Changed, DatabaseFile, FileSpec, holds_something};
 pub(crate) use error::FileError;
 pub use error::{OpenFileError, Remedy};
 pub(crate) use queue::{Door, Patience, Refused, WorkQueue};

@@ -92,7 +92,7 @@ pub use crate::{
 pub use crate::{
     bookie::{
         DeleteLedgersError, DurableBookies, DurableConfig, LAC_WAITS_MAX, MemoryBookies,
-        OpenBookieError,
+        OpenBookieError, RenewBookieError,
     },
     check::{CheckError, CheckReport, CopyRun, CopyState, FragmentReport},
     client::{CreateError, LedgerClient, LedgerOptions, LedgerWriter, OpenError},

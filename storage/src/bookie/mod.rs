@@ -11,7 +11,9 @@ mod memory;
 pub mod rules;
 
 #[cfg(feature = "io")]
-pub use durable::{DeleteLedgersError, DurableBookies, DurableConfig, OpenBookieError};
+pub use durable::{
+    DeleteLedgersError, DurableBookies, DurableConfig, OpenBookieError, RenewBookieError,
+};
 #[cfg(feature = "io")]
 pub use lac_waits::LAC_WAITS_MAX;
 #[cfg(feature = "io")]

@@ -84,15 +84,19 @@ enum Access {
 type Meta = BTreeMap<String, String>;
 
 impl DatabaseFile {
-    /// Opens the file, or makes a new one of an empty one. One that was not closed has the last commit that was made.
-    /// Blocks.
-    pub(crate) fn open(disk: Arc<dyn Disk>, spec: FileSpec) -> Result<Self, OpenFileError> {
+    /// Opens the file; one that may be new is made of an empty one. One that was not closed has the last commit that was
+    /// made. Blocks.
+    pub(crate) fn open(
+        disk: Arc<dyn Disk>,
+        spec: FileSpec,
+        presence: Presence,
+    ) -> Result<Self, OpenFileError> {
         let watch = Arc::new(Watch {
             bytes_max: AtomicU64::new(u64::MAX),
             full: AtomicBool::new(false),
             sync_failed: AtomicBool::new(false),
         });
-        let (database, meta) = open_database(&*disk, &spec, &watch, Presence::MayBeNew)?;
+        let (database, meta) = open_database(&*disk, &spec, &watch, presence)?;
         let slot = RwLock::new(Slot { access: Access::Open(database), opening: 0, meta });
         Ok(Self { disk, spec, watch, slot })
     }
@@ -101,7 +105,8 @@ impl DatabaseFile {
         FileError::Failed { file: self.path(), reason: reason.to_string() }
     }
 
-    fn path(&self) -> PathBuf {
+    /// Where it is, for people.
+    pub(crate) fn path(&self) -> PathBuf {
         self.disk.locate(&self.spec.name)
     }
 
@@ -254,6 +259,16 @@ impl DatabaseFile {
             Ok(()) => self.failed(error),
             Err(error) => error,
         }
+    }
+}
+
+/// Whether something lies on the disk under this name that is not empty. Blocks.
+pub(crate) fn holds_something(disk: &dyn Disk, name: &str) -> Result<bool, OpenFileError> {
+    let failed = |error| refusal(disk.locate(name), Remedy::Replicas, error);
+    match disk.open(name, Presence::MustExist).map_err(|error| failed(error.into())) {
+        Ok(file) => Ok(file.len().map_err(|error| failed(error.into()))? > 0),
+        Err(OpenFileError::Gone { .. }) => Ok(false),
+        Err(error) => Err(error),
     }
 }
 

@@ -10,7 +10,7 @@ pub(super) const FORMAT: &str = "2";
 /// What to do about a damaged file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remedy {
-    /// Begin without it: what it held has other replicas.
+    /// Go on without it, and renew the bookie if what it held has other replicas.
     Replicas,
     /// Restore a copy: there is nothing else to take its content from.
     Copy,
@@ -20,7 +20,8 @@ impl fmt::Display for Remedy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Replicas => {
-                "move it away, and what it held is taken from its other replicas, if there are any"
+                "put back a copy of it; if there is none, and other bookies hold copies of all it had (georepl ledger \
+                 check), move it away and renew the bookie (georepl bookie renew)"
             }
             Self::Copy => {
                 "restore it from a copy, and keep the damaged one; without it no ledger is found"
@@ -35,6 +36,12 @@ pub enum OpenFileError {
     /// Somebody else has it open.
     #[error("{} is in use by another process; stop that one first", .file.display())]
     InUse {
+        /// The file.
+        file: PathBuf,
+    },
+    /// There is none, or an empty one.
+    #[error("{} is gone or empty; put it back", .file.display())]
+    Gone {
         /// The file.
         file: PathBuf,
     },
@@ -108,6 +115,9 @@ pub(super) fn refusal(file: PathBuf, remedy: Remedy, error: redb::Error) -> Open
         }
         redb::Error::Io(error) if error.kind() == ErrorKind::UnexpectedEof => {
             "it was cut short".into()
+        }
+        redb::Error::Io(error) if error.kind() == ErrorKind::NotFound => {
+            return OpenFileError::Gone { file };
         }
         redb::Error::Io(error) => {
             return OpenFileError::Disk { file, reason: error.to_string() };

@@ -82,7 +82,7 @@ pub(super) fn prepare(file: &WatchedFile, presence: Presence) -> io::Result<()> 
     }
     match presence {
         Presence::MayBeNew => clear_unfinished(file),
-        Presence::MustExist if file.len()? == 0 => Err(ErrorKind::UnexpectedEof.into()),
+        Presence::MustExist if file.len()? == 0 => Err(ErrorKind::NotFound.into()),
         Presence::MustExist => Ok(()),
     }
 }

@@ -21,8 +21,8 @@ use tokio::task::spawn_blocking;
 use super::exchange::Version;
 use super::store::{Expected, MetadataError, MetadataStore, Versioned};
 use crate::disk::{
-    Changed, DatabaseFile, Disk, Door, FileSpec, OpenFileError, Patience, Refused, Remedy,
-    WorkQueue,
+    Changed, DatabaseFile, Disk, Door, FileSpec, OpenFileError, Patience, Presence, Refused,
+    Remedy, WorkQueue,
 };
 use crate::id::LedgerId;
 
@@ -82,7 +82,7 @@ impl LocalMetadataStore {
                 create: |transaction| Tables::open(transaction).map(drop),
                 check,
             };
-            DatabaseFile::open(disk, spec)
+            DatabaseFile::open(disk, spec, Presence::MayBeNew)
         });
         // A runtime that is shutting down drops its blocking tasks.
         let file = opening.await.unwrap_or_else(|error| {

@@ -33,7 +33,7 @@ use crate::metadata::MetadataStore;
 use crate::registry::{BookieRegistry, MemoryBookieRegistry};
 use crate::transport::{BookieError, BookieTransport, CompletionSink, Request, Response};
 
-pub use self::open::OpenBookieError;
+pub use self::open::{OpenBookieError, RenewBookieError};
 
 /// What a request without an entry counts for in a queue, in bytes.
 const REQUEST_BYTES: usize = 64;
@@ -99,8 +99,9 @@ impl DurableBookies {
     /// Opens bookies of these ids, those that are new empty and in a life of their own, and says which could not be
     /// opened and why: the others serve without them, and they are not registered.
     ///
-    /// A bookie's life is recorded in `store`, under `cookies/ID`, with the number of its opening. A bookie whose file is
-    /// gone begins another life, in another instance. Copies of one side that are older than the other side are
+    /// A bookie's life is recorded in `store`, under `cookies/ID`, with the number of its opening. A bookie that has one
+    /// there and whose file is gone or empty is refused, and nothing is made in the file's place; see
+    /// [`renew`](Self::renew). Copies of one side that are older than the other side are
     /// refused: the file of a bookie without the store, or the store without the file. So is a store that gives out an
     /// id which a bookie holds a ledger of; to see that, one id is used up unless all bookies are empty.
     ///
@@ -128,6 +129,25 @@ impl DurableBookies {
             }
         }
         (Self { bookies, registry }, failed)
+    }
+
+    /// Lets a bookie whose file is lost begin another life, empty and in another instance, when it is next opened. The
+    /// file must not be there, and is refused for ever if it is put back later. What the bookie had has one copy less:
+    /// look first whether others hold copies of all of it ([`LedgerClient::check`](crate::client::LedgerClient::check)).
+    ///
+    /// If the future is dropped, the bookie may be renewed or not.
+    ///
+    /// # Errors
+    /// [`RenewBookieError`].
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub async fn renew(
+        disk: Arc<dyn Disk>,
+        bookie: &BookieId,
+        store: &dyn MetadataStore,
+    ) -> Result<(), RenewBookieError> {
+        open::renew(disk, bookie, store).await
     }
 
     /// The bookies that serve, kept up to date: one whose disk is full is read-only, one whose disk has failed is gone.

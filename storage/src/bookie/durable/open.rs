@@ -11,7 +11,11 @@
 //! file is an older copy of the one there was; if it is behind, the store is. A copy of one side that was made while
 //! the bookie ran, in the opening that was the last one, cannot be told from what it was copied from by its number; that
 //! such a store is older shows once it gives out the id of a ledger again that the bookie holds.
+//!
+//! While the store has an opening noted, no file is made: that one is gone is not for the bookie to settle, who would
+//! then deny in good faith what it had. Renewing a bookie takes the note away.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use tokio::runtime::Handle;
@@ -19,7 +23,9 @@ use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::tables::Snapshot;
 use super::{DurableConfig, tables};
-use crate::disk::{DatabaseFile, Disk, FileError, FileSpec, OpenFileError, Remedy};
+use crate::disk::{
+    DatabaseFile, Disk, FileError, FileSpec, OpenFileError, Presence, Remedy, holds_something,
+};
 use crate::id::{BookieId, Instance, LedgerId};
 use crate::metadata::{Expected, MetadataError, MetadataStore, Version};
 
@@ -34,6 +40,18 @@ pub enum OpenBookieError {
     /// Its file cannot be used.
     #[error(transparent)]
     File(#[from] OpenFileError),
+    /// Its file is gone or empty, or a new one lies in its place, while a life of it is recorded. Nothing was made.
+    #[error(
+        "{} is gone or empty, but bookie {bookie} has had it; put it back; if it is lost, and other bookies hold copies \
+         of all it had (georepl ledger check), renew the bookie (georepl bookie renew)",
+        .file.display()
+    )]
+    FileGone {
+        /// The bookie.
+        bookie: BookieId,
+        /// Where its file was.
+        file: PathBuf,
+    },
     /// Its file failed while it was being opened.
     #[error("{0}")]
     Failed(String),
@@ -58,8 +76,8 @@ pub enum OpenBookieError {
     },
     /// Its file is an older copy of itself: what was acknowledged since is not in it.
     #[error(
-        "the file of bookie {bookie} is an older copy; put back the newest one, or move it away and let its ledgers be \
-         replicated again"
+        "the file of bookie {bookie} is an older copy; put back the newest one; if that is lost, and other bookies hold \
+         copies of all it had (georepl ledger check), move this one away and renew the bookie (georepl bookie renew)"
     )]
     OlderFile {
         /// The bookie.
@@ -90,6 +108,38 @@ pub enum OpenBookieError {
     },
 }
 
+/// Why a bookie was not renewed. Nothing was changed, unless the metadata store failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RenewBookieError {
+    /// Its id cannot be the name of a file.
+    #[error(
+        "bookie id {0:?} is not made of letters, digits, '.', '_' and '-' alone; such a bookie was never opened"
+    )]
+    InvalidId(String),
+    /// A file lies there that may be its own, and what is in it may be needed.
+    #[error("{} is there; if bookie {bookie} cannot be opened with it, move it away first, and keep it", .file.display())]
+    FileThere {
+        /// The bookie.
+        bookie: BookieId,
+        /// The file.
+        file: PathBuf,
+    },
+    /// It cannot be told whether there is a file.
+    #[error(transparent)]
+    File(#[from] OpenFileError),
+    /// The system cannot look for the file.
+    #[error("the file of bookie {bookie} was not looked for: {reason}")]
+    NotLooked {
+        /// The bookie.
+        bookie: BookieId,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The metadata store failed; the bookie may be renewed or not.
+    #[error(transparent)]
+    Metadata(#[from] MetadataError),
+}
+
 /// A bookie's file, and the life it is in.
 type Opened = Result<(Arc<DatabaseFile>, Instance), OpenBookieError>;
 
@@ -100,29 +150,56 @@ pub(super) async fn open_all(
     store: &dyn MetadataStore,
     config: &DurableConfig,
 ) -> Vec<(BookieId, Opened)> {
-    let open = |id: BookieId| {
-        let spec = FileSpec {
-            name: format!("bookie-{id}.redb"),
-            owner: format!("bookie {id}"),
-            cache_bytes: config.cache_bytes,
-            remedy: Remedy::Replicas,
-            create: tables::create,
-            check: tables::check,
-        };
-        let (disk, name) = (disk.clone(), id.clone());
-        (id, spawn_blocking(move || open_file(disk, &name, spec)))
-    };
-    let opening: Vec<_> = ids.into_iter().map(open).collect();
+    let mut opening = Vec::new();
+    for id in ids {
+        let file = start_opening(disk.clone(), &id, store, config).await;
+        opening.push((id, file));
+    }
     let mut next_ledger = None;
     let mut opened = Vec::with_capacity(opening.len());
     for (id, file) in opening {
-        let bookie = match joined(file).await {
+        let found = match file {
+            Ok(file) => joined(file).await,
+            Err(error) => Err(error),
+        };
+        let bookie = match found {
             Ok(found) => enter_life(&id, found, store, &mut next_ledger).await,
             Err(error) => Err(error),
         };
         opened.push((id, bookie));
     }
     opened
+}
+
+/// Begins to open a file, which must be there if an opening of it is noted.
+async fn start_opening(
+    disk: Arc<dyn Disk>,
+    id: &BookieId,
+    store: &dyn MetadataStore,
+    config: &DurableConfig,
+) -> Result<JoinHandle<Result<Found, OpenBookieError>>, OpenBookieError> {
+    let name = file_name(id).ok_or_else(|| OpenBookieError::InvalidId(id.to_string()))?;
+    let presence = match recorded(id, store).await? {
+        Some(cookie) if cookie.opening > 0 => Presence::MustExist,
+        _ => Presence::MayBeNew,
+    };
+    let spec = FileSpec {
+        name,
+        owner: format!("bookie {id}"),
+        cache_bytes: config.cache_bytes,
+        remedy: Remedy::Replicas,
+        create: tables::create,
+        check: tables::check,
+    };
+    let id = id.clone();
+    Ok(spawn_blocking(move || open_file(disk, &id, spec, presence)))
+}
+
+/// The name of a bookie's file; none if its id cannot be part of one.
+fn file_name(id: &BookieId) -> Option<String> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    let valid = !id.as_str().is_empty() && id.as_str().chars().all(allowed);
+    valid.then(|| format!("bookie-{id}.redb"))
 }
 
 async fn joined<T>(task: JoinHandle<Result<T, OpenBookieError>>) -> Result<T, OpenBookieError> {
@@ -147,13 +224,20 @@ struct Life {
     confirmed: u64,
 }
 
-fn open_file(disk: Arc<dyn Disk>, id: &BookieId, spec: FileSpec) -> Result<Found, OpenBookieError> {
-    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-    if id.as_str().is_empty() || !id.as_str().chars().all(allowed) {
-        return Err(OpenBookieError::InvalidId(id.to_string()));
-    }
-    let file = DatabaseFile::open(disk, spec)?;
+fn open_file(
+    disk: Arc<dyn Disk>,
+    id: &BookieId,
+    spec: FileSpec,
+    presence: Presence,
+) -> Result<Found, OpenBookieError> {
+    let gone = |file| OpenBookieError::FileGone { bookie: id.clone(), file };
+    let file = DatabaseFile::open(disk, spec, presence).map_err(|error| match error {
+        OpenFileError::Gone { file } if presence == Presence::MustExist => gone(file),
+        error => error.into(),
+    })?;
     let life = match file.meta("instance") {
+        // A file says its life before the store notes an opening of it.
+        None if presence == Presence::MustExist => return Err(gone(file.path())),
         None => None,
         Some(instance) => {
             let number = |stored: Option<String>| {
@@ -287,6 +371,28 @@ async fn begin_life(id: &BookieId, store: &dyn MetadataStore) -> Result<Cookie, 
     };
     let version = store.put(&key, "".into(), expected).await?;
     Ok(Cookie { instance: Instance(version.0), opening: 0, version })
+}
+
+/// Takes the note of a life away, so that the next opening makes a file and begins another life.
+pub(super) async fn renew(
+    disk: Arc<dyn Disk>,
+    id: &BookieId,
+    store: &dyn MetadataStore,
+) -> Result<(), RenewBookieError> {
+    let name = file_name(id).ok_or_else(|| RenewBookieError::InvalidId(id.to_string()))?;
+    let file = disk.locate(&name);
+    // A runtime that is shutting down drops its blocking tasks.
+    let looked = spawn_blocking(move || holds_something(&*disk, &name)).await.map_err(|error| {
+        RenewBookieError::NotLooked { bookie: id.clone(), reason: error.to_string() }
+    })?;
+    if looked? {
+        return Err(RenewBookieError::FileThere { bookie: id.clone(), file });
+    }
+    let key = cookie_key(id);
+    if let Some(noted) = store.get(&key).await? {
+        store.put(&key, "".into(), Expected::Version(noted.version)).await?;
+    }
+    Ok(())
 }
 
 /// A file that nobody serves yet. Given up, it is closed on a blocking thread, for closing writes.

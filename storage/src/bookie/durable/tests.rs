@@ -60,6 +60,10 @@ impl Durable {
         self.try_start().await.expect("the file is usable");
     }
 
+    async fn renew(&self) -> Result<(), RenewBookieError> {
+        DurableBookies::renew(Arc::new(self.disk.clone()), &b1(), &self.store).await
+    }
+
     fn stop(&mut self) {
         self.bookies = None;
     }
@@ -82,6 +86,7 @@ impl Kind for Durable {
     async fn wipe(&mut self) {
         self.stop();
         self.disk.remove(FILE);
+        self.renew().await.expect("its file is gone");
         self.start().await;
     }
 

@@ -9,7 +9,7 @@ use crate::bookie::conformance::{ADDED, LEDGER, One, add, entry, fence, found, k
 use crate::check::CopyState;
 use crate::client::{LedgerClient, LedgerOptions};
 use crate::config::ClientConfig;
-use crate::disk::OpenFileError;
+use crate::disk::{FileSpec, OpenFileError, Presence, Remedy};
 use crate::entry::Password;
 use crate::fault::Unsynced;
 use crate::id::EntryId;
@@ -32,16 +32,19 @@ fn opened(disk: &CrashDisk) -> DatabaseFile {
     try_open(disk).expect("the file is usable")
 }
 
-fn try_open(disk: &CrashDisk) -> Result<DatabaseFile, OpenFileError> {
-    let spec = crate::disk::FileSpec {
+fn spec() -> FileSpec {
+    FileSpec {
         name: FILE.into(),
         owner: "bookie b1".into(),
         cache_bytes: 1 << 20,
-        remedy: crate::disk::Remedy::Replicas,
+        remedy: Remedy::Replicas,
         create: tables::create,
         check: tables::check,
-    };
-    DatabaseFile::open(Arc::new(disk.clone()), spec)
+    }
+}
+
+fn try_open(disk: &CrashDisk) -> Result<DatabaseFile, OpenFileError> {
+    DatabaseFile::open(Arc::new(disk.clone()), spec(), Presence::MustExist)
 }
 
 fn content(one: &One<Durable>) -> Vec<u8> {
@@ -88,8 +91,7 @@ async fn a_file_of_another_bookie_is_refused_by_name() {
 async fn a_file_of_an_earlier_life_or_of_another_store_is_refused() {
     let mut one = written().await;
     let earlier = content(&one);
-    one.kind.disk.remove(FILE);
-    one.kind.start().await;
+    one.kind.wipe().await;
     one.kind.stop();
     one.kind.disk.replace(FILE, earlier);
     let error = one.kind.try_start().await.expect_err("that life has ended");
@@ -101,6 +103,89 @@ async fn a_file_of_an_earlier_life_or_of_another_store_is_refused() {
     one.kind.store = MemoryMetadataStore::new();
     let error = one.kind.try_start().await.expect_err("the store knows no such life");
     assert!(matches!(error, OpenBookieError::OtherLife { recorded: None, .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_file_that_is_gone_or_empty_is_refused_and_named_and_none_is_made() {
+    let mut one = written().await;
+    let gone = OpenBookieError::FileGone { bookie: b1(), file: FILE.into() };
+    for lost in [None, Some(Vec::new())] {
+        let whole = content(&one);
+        match &lost {
+            None => one.kind.disk.remove(FILE),
+            Some(empty) => one.kind.disk.replace(FILE, empty.clone()),
+        }
+        // However often it is tried.
+        for _ in 0..2 {
+            let error = one.kind.try_start().await.expect_err("it has had a life");
+            assert_eq!(error, gone);
+            assert!(error.to_string().contains("bookie-b1.redb is gone or empty"), "{error}");
+            one.kind.stop();
+            assert_eq!(one.kind.disk.content(FILE), lost, "nothing is made");
+        }
+        one.kind.disk.replace(FILE, whole.clone());
+        one.kind.start().await;
+        assert_eq!(one.ask(read(9)).await, found(9), "put back, it is as it was");
+        one.kind.stop();
+    }
+}
+
+#[tokio::test]
+async fn a_new_file_in_the_place_of_one_that_is_gone_is_refused() {
+    let mut one = written().await;
+    let whole = content(&one);
+    one.kind.disk.remove(FILE);
+    drop(DatabaseFile::open(Arc::new(one.kind.disk.clone()), spec(), Presence::MayBeNew));
+    let error = one.kind.try_start().await.expect_err("it says no life");
+    assert_eq!(error, OpenBookieError::FileGone { bookie: b1(), file: FILE.into() });
+    one.kind.stop();
+    one.kind.disk.replace(FILE, whole);
+    one.kind.start().await;
+    assert_eq!(one.ask(read(9)).await, found(9));
+}
+
+#[tokio::test]
+async fn a_renewed_bookie_begins_another_life_whichever_opening_is_cut_short() {
+    for cut in 1.. {
+        let mut one = written().await;
+        let whole = content(&one);
+        one.kind.start().await;
+        let earlier = one.kind.bookies().instance(&b1());
+        one.kind.stop();
+        one.kind.disk.remove(FILE);
+        one.kind.renew().await.expect("its file is gone");
+        let cut_at = one.kind.disk.syncs() + cut;
+        one.kind.disk.cut_at(cut_at);
+        let opened = one.kind.try_start().await;
+        one.kind.stop();
+        one.kind.disk.restart(Unsynced::Lost);
+        one.kind.start().await;
+        assert!(one.kind.bookies().instance(&b1()) > earlier, "cut at sync {cut}");
+        assert_eq!(one.ask(read(9)).await, Err(BookieError::NoSuchLedger), "it is empty");
+        one.kind.stop();
+        one.kind.disk.replace(FILE, whole);
+        let error = one.kind.try_start().await.expect_err("that life is over");
+        assert!(matches!(error, OpenBookieError::OtherLife { .. }), "{error}");
+        if opened.is_ok() {
+            assert!(cut > 1, "the opening syncs");
+            return;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_bookie_whose_file_is_there_is_not_renewed() {
+    let mut one = written().await;
+    let there = RenewBookieError::FileThere { bookie: b1(), file: FILE.into() };
+    assert_eq!(one.kind.renew().await, Err(there.clone()));
+    let whole = content(&one);
+    one.kind.disk.replace(FILE, whole[..100].to_vec());
+    assert_eq!(one.kind.renew().await, Err(there), "it may be of use to somebody");
+    one.kind.disk.replace(FILE, whole);
+    one.kind.start().await;
+    assert_eq!(one.ask(read(9)).await, found(9));
+    let in_use = OpenFileError::InUse { file: FILE.into() };
+    assert_eq!(one.kind.renew().await, Err(RenewBookieError::File(in_use)));
 }
 
 #[tokio::test]
@@ -290,7 +375,7 @@ fn check_damaged(disk: &CrashDisk, context: &str) {
         return;
     };
     if file.meta("instance").is_none() {
-        // It would begin another life, in which it denies nothing of this one.
+        // The bookie would be refused: it has had a life.
         return;
     }
     for id in 0..10 {
