@@ -5,7 +5,7 @@ use georepl::replicator::EmbeddedTopics;
 use serde_json::{Value, json};
 
 use super::site::{Server, Site, assert_ok, inside};
-use super::{assert_refused, report, run, words};
+use super::{assert_refused, report, run, run_with_input, words};
 
 #[test]
 fn retention_is_stored_with_the_topic_and_deletes_what_every_cursor_has_acknowledged() {
@@ -89,4 +89,21 @@ fn entry_that_cannot_be_replicated_is_put_aside_and_settled_by_hand() {
         assert!(words(&quarantine(&["list"])).0.contains("nothing lies in quarantine"));
         assert_ok(&run(&replicate));
     }
+}
+
+#[test]
+fn looking_at_a_region_often_leaves_nothing_behind() {
+    let site = Site::new();
+    for topic in ["a", "b", "c"] {
+        let args = ["publish", "--region", &site.west, topic];
+        assert_ok(&run_with_input(&args, b"one\n"));
+    }
+    for _ in 0..20 {
+        assert_ok(&site.on_west(&["status"]));
+    }
+    let listed = site.on_west(&["ledger", "list", "--json"]);
+    assert_ok(&listed);
+    let listed = report(&listed);
+    let ledgers = listed.as_array().expect("a list").len();
+    assert!(ledgers <= 6, "one with the line, and the last one, of each topic: {ledgers}");
 }

@@ -119,6 +119,8 @@ struct Inner {
     trimming: AtomicBool,
     /// Held while a cursor is opened, so that there is one per name.
     opening: tokio::sync::Mutex<()>,
+    /// Held while ledgers are deleted, so that each is deleted once.
+    deletion: tokio::sync::Mutex<()>,
 }
 
 struct State {
@@ -257,6 +259,7 @@ impl ManagedLedger {
             floor_moved: Notify::new(),
             trimming: AtomicBool::new(false),
             opening: tokio::sync::Mutex::default(),
+            deletion: tokio::sync::Mutex::default(),
         });
         inner.begin(&key, record.terminated).await?;
         Ok(Self(inner))

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use georepl_storage::{
     CloseError as LedgerCloseError, CreateError, EntryId, LedgerClient, LedgerEnd, LedgerId,
@@ -23,6 +24,9 @@ use crate::records::{ListedEnd, ListedLedger};
 /// met bookies that are about to leave the registry; three in a row say that this storage cannot be written to.
 const LEDGERS_FAILED_IN_ROW_MAX: u32 = 3;
 
+/// How long a close waits for ledgers that are being deleted. The next opening deletes what is left.
+const DELETION_PATIENCE: Duration = Duration::from_secs(1);
+
 impl ManagedLedger {
     /// Closes the topic: refuses appends, waits until those that were taken are decided, closes
     /// the last ledger, records its exact end, and closes the cursors. Reads are refused after.
@@ -41,6 +45,8 @@ impl ManagedLedger {
             }
         }
         inner.stop_waiting();
+        // Or a topic that is opened often and for a moment would leave a ledger behind each time.
+        let _ = tokio::time::timeout(DELETION_PATIENCE, inner.delete_ledgers()).await;
         let closed = inner.close_current().await;
         // Under the register's lock, so that no cursor is registered behind the closed door.
         {

@@ -439,7 +439,8 @@ impl Inner {
     }
 
     /// Deletes what the record lists no more, without holding it up. What is not deleted stays noted.
-    async fn delete_ledgers(&self) {
+    pub(super) async fn delete_ledgers(&self) {
+        let _deletion = self.deletion.lock().await;
         let deleting = self.record.lock().await.noted.deleting.clone();
         let deleted = deleted(&self.client, deleting).await;
         self.record.lock().await.noted.deleting.retain(|ledger| !deleted.contains(ledger));
