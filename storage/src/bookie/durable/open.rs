@@ -63,7 +63,10 @@ pub enum OpenBookieError {
         "the file of bookie {bookie} is of its life {found}, but {}",
         .recorded.map_or_else(
             || "the metadata store has none recorded: it is another one, or was emptied; put back the one that was there".into(),
-            |recorded| format!("{recorded} is recorded; it is a copy, or belongs to another metadata store")
+            |recorded| format!(
+                "{recorded} is recorded; it is a copy, or belongs to another metadata store; move it away, and put back \
+                 the right one"
+            )
         )
     )]
     OtherLife {
