@@ -1,5 +1,6 @@
 //! The binary as its user meets it: exit status, standard output and standard error.
 
+mod ends;
 mod keeping;
 mod regions;
 mod site;
@@ -217,6 +218,26 @@ fn wrong_command_line_is_status_two_and_one_line() {
     assert_refused(&run(&["demo", "--no-such-flag"]), 2, "--no-such-flag");
     assert_refused(&run(&["no-such-command"]), 2, "no-such-command");
     assert_refused(&run(&["demo", "--messages", "89"]), 2, "--messages 90");
+}
+
+#[test]
+fn wrong_command_line_is_told_whole_and_where_the_help_is() {
+    let said = |args: &[&str], said: &str| {
+        let output = run(args);
+        assert_refused(&output, 2, said);
+        assert!(words(&output).1.ends_with(" --help\n"), "{args:?}");
+    };
+    said(
+        &["publish"],
+        "the following required arguments were not provided: --region <DIR> <TOPIC>; see georepl publish --help",
+    );
+    said(&["ledger", "show", "--region", "x"], "<LEDGER>; see georepl ledger show --help");
+    said(
+        &["why", "--region", "x", "--jsn"],
+        "tip: a similar argument exists: '--json'; see georepl why --help",
+    );
+    said(&["demo", "--plant", "burnt"], "possible values: lost, doubled, swapped");
+    said(&["no-such-command"], "; see georepl --help");
 }
 
 #[test]

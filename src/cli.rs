@@ -44,7 +44,8 @@ Examples:
   georepl demo --json > report.json          the report for programs
 
 Exit status: 0 when nothing is missing, repeated, out of order or unacknowledged; 1 when something
-is, or when the input cannot be used; 2 for a wrong command line. RUST_LOG=info shows the log.";
+is, when the input cannot be used, or after Ctrl-C, which closes both regions first; 2 for a wrong
+command line. RUST_LOG=info shows the log.";
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct DemoArgs {

@@ -7,11 +7,12 @@ mod exit;
 mod interrupt;
 mod service;
 
+use std::ffi::OsString;
 use std::io::Write;
 use std::panic::Location;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use tracing_subscriber::EnvFilter;
 
 use crate::cli::{Cli, Command, RegionCommand};
@@ -75,8 +76,29 @@ fn refuse(error: &clap::Error) -> ExitCode {
         _ => {}
     }
     let text = error.to_string();
-    let what = text.lines().next().unwrap_or_default();
-    let what = what.strip_prefix("error: ").unwrap_or(what);
-    let _ = writeln!(std::io::stderr(), "georepl: {what}; see georepl --help");
+    let what = in_one_line(&text);
+    let command = command_at_hand(std::env::args_os().skip(1));
+    let _ = writeln!(std::io::stderr(), "georepl: {what}; see {command} --help");
     ExitCode::from(2)
+}
+
+/// What is wrong and the tips on it, without the usage, which the help has.
+fn in_one_line(text: &str) -> String {
+    let text = text.strip_prefix("error: ").unwrap_or(text);
+    let ends = ["\nUsage:", "\nFor more information"];
+    let end = ends.iter().filter_map(|end| text.find(end)).min().unwrap_or(text.len());
+    let parts = text[..end].split("\n\n");
+    let parts = parts.map(|part| part.split_whitespace().collect::<Vec<_>>().join(" "));
+    parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
+}
+
+/// The command whose help has more, as far as the arguments name one.
+fn command_at_hand(args: impl Iterator<Item = OsString>) -> String {
+    let (mut command, mut path) = (Cli::command(), "georepl".to_owned());
+    for arg in args {
+        let Some(next) = command.find_subcommand(&arg) else { break };
+        path = format!("{path} {}", next.get_name());
+        command = next.clone();
+    }
+    path
 }

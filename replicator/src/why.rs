@@ -238,7 +238,7 @@ impl fmt::Display for Reason {
             Self::RemoteBehind { watermark, last_published } => write!(
                 f,
                 "the remote lost data: it holds {} but had confirmed {last_published}; \
-                 restore it or start over from an earlier position",
+                 restore it or seek to what the remote is to get next",
                 watermark.map_or_else(|| "nothing".to_owned(), |at| format!("up to {at}")),
             ),
             Self::RemoteAhead { watermark } => write!(

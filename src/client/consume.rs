@@ -7,14 +7,15 @@ use std::path::Path;
 use futures::FutureExt;
 use georepl::Absent;
 use georepl::cursor::Position;
-use serde_json::json;
+use serde::Deserialize;
+use serde_json::{Value, json};
 
-use super::Found;
 use super::talk::{Answer, Talk, ask};
+use super::{Found, interrupted};
 use crate::cli::Output;
 use crate::exit::{Exit, Failure, say};
 use crate::interrupt::Interrupt;
-use crate::service::words::{Command, Start};
+use crate::service::words::{Command, Consumed, Start};
 use crate::service::{Consumable, decode_entry};
 
 /// How an entry is printed.
@@ -36,14 +37,19 @@ pub(super) async fn run(
 ) -> Result<Found, Failure> {
     let mut printer = Printer::new(if output.json { Form::Json } else { Form::Line });
     loop {
-        let printed = async |talk: &mut Talk| printer.print(talk).await.map(|_| Found::Healthy);
+        let printed = async |talk: &mut Talk| printer.print(talk).await;
         let printed = ask(directory, Absent::Refuse, command.clone(), interrupt.clone(), printed);
         match printed.await {
             Err(ended) if ended.exit == Exit::Ended => match printer.rest_of(&command) {
                 Some(rest) => command = rest,
                 None => return Err(ended),
             },
-            result => return result,
+            Err(failure) => return Err(failure),
+            Ok(Printed::All) => return Ok(Found::Healthy),
+            Ok(Printed::Some(report)) => {
+                let left = Consumed::deserialize(&report).map_err(Failure::failed)?.left;
+                return Ok(interrupted(left));
+            }
         }
     }
 }
@@ -58,7 +64,7 @@ pub(super) async fn run_hexadecimal(
     let print = async |talk: &mut Talk| printer.print(talk).await;
     match ask(directory, Absent::Refuse, command, interrupt, print).await? {
         Printed::All => Ok(Found::Healthy),
-        Printed::Some => {
+        Printed::Some(_) => {
             let entries = printer.entries;
             say(format_args!("interrupted after {entries} entries; there may be more"));
             Ok(Found::Unhealthy)
@@ -69,8 +75,8 @@ pub(super) async fn run_hexadecimal(
 /// Whether there is more than was printed.
 enum Printed {
     All,
-    /// It was interrupted.
-    Some,
+    /// It was interrupted, and the other side says how far it came.
+    Some(Value),
 }
 
 struct Printer {
@@ -109,12 +115,12 @@ impl Printer {
                     put(&mut out, &entry, self.form)
                 }
                 Answer::Progress(_) => Ok(()),
-                Answer::Done(_) => {
+                Answer::Done(report) => {
                     if let Err(error) = out.flush() {
                         return written(error);
                     }
                     let interrupted = talk.is_interrupted();
-                    return Ok(if interrupted { Printed::Some } else { Printed::All });
+                    return Ok(if interrupted { Printed::Some(report) } else { Printed::All });
                 }
             };
             if let Err(error) = printed {
@@ -127,9 +133,8 @@ impl Printer {
     fn rest_of(&self, command: &Command) -> Option<Command> {
         let Command::Consume { topic, from, count, until } = command.clone() else { return None };
         let from = match (self.last, from) {
-            // The next one that there is, if that does not exist.
             (Some(Position { ledger, entry }), _) => {
-                Start::Position { ledger: ledger.get(), entry: entry.next().get() }
+                Start::Behind { ledger: ledger.get(), entry: entry.get() }
             }
             (None, Start::Latest) => return None,
             (None, from) => from,

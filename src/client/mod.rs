@@ -21,7 +21,7 @@ use crate::cli::{
 };
 use crate::exit::{Exit, Failure, say};
 use crate::interrupt::Interrupt;
-use crate::service::words::{self, Command, LedgerCheck, Move, Settle};
+use crate::service::words::{self, Command, LedgerCheck, Move, Replicated, Settle, Until};
 use talk::{Talk, ask};
 
 /// How a command went that did what it was asked to.
@@ -50,14 +50,7 @@ pub(crate) async fn run(command: RegionCommand, interrupt: Interrupt) -> Result<
             let to = std::path::absolute(to).map_err(|error| Failure::new(Exit::Usage, error))?;
             let until = until(follow);
             let command = Command::Replicate { to, topics, until, quarantine_after };
-            loop {
-                let (command, interrupt) = (command.clone(), interrupt.clone());
-                match tell(&from, command, &output, interrupt, show::replicated).await {
-                    // It goes on where it was, in this process or whichever holds the region next.
-                    Err(failure) if failure.exit == Exit::Ended => {}
-                    result => return result,
-                }
-            }
+            replicate(&from, command, until, &output, interrupt).await
         }
         On::Status { place, topics, output } => {
             tell(&place.region, Command::Status { topics }, &output, interrupt, show::status).await
@@ -102,6 +95,42 @@ pub(crate) async fn run(command: RegionCommand, interrupt: Interrupt) -> Result<
             tell(&place.region, command, &output, interrupt, show::moved).await
         }
     }
+}
+
+async fn replicate(
+    from: &Path,
+    command: Command,
+    until: Until,
+    output: &Output,
+    interrupt: Interrupt,
+) -> Result<Found, Failure> {
+    let talk = async |talk: &mut Talk| Ok((talk.report().await?, talk.is_interrupted()));
+    let (report, cut_short) = loop {
+        match ask(from, Absent::Refuse, command.clone(), interrupt.clone(), talk).await {
+            // It goes on where it was, in this process or whichever holds the region next.
+            Err(failure) if failure.exit == Exit::Ended => {}
+            result => break result?,
+        }
+    };
+    let found = shown(&report, output, show::replicated)?;
+    // Whoever follows has no end to miss.
+    if !cut_short || until == Until::Told {
+        return Ok(found);
+    }
+    let Replicated { topics, .. } = Replicated::deserialize(&report).map_err(Failure::failed)?;
+    match interrupted(topics.iter().map(|lane| lane.backlog).sum()) {
+        Found::Healthy => Ok(found),
+        Found::Unhealthy => Ok(Found::Unhealthy),
+    }
+}
+
+/// How a command went that was interrupted with so many entries left, in words if there are any.
+fn interrupted(left: u64) -> Found {
+    if left == 0 {
+        return Found::Healthy;
+    }
+    say(format_args!("interrupted: {left} entries are left"));
+    Found::Unhealthy
 }
 
 async fn ledger(command: LedgerCommand, interrupt: Interrupt) -> Result<Found, Failure> {

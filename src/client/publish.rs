@@ -7,17 +7,16 @@ use std::path::Path;
 use bytes::Bytes;
 use georepl::Absent;
 use serde::Deserialize;
-use serde_json::Value;
 use tokio::sync::mpsc;
 
 use super::talk::{Answer, Progress, Talk, answer, ask};
 use super::{Found, show, shown};
 use crate::cli::Output;
-use crate::demo::LINE_BYTES_MAX;
 use crate::exit::{Exit, Failure};
 use crate::interrupt::Interrupt;
 use crate::service::line::{Broken, Frame};
 use crate::service::words::{Command, Published, Rest};
+use crate::service::{LINE_BYTES_MAX, too_long};
 
 pub(super) async fn run(
     directory: &Path,
@@ -28,33 +27,55 @@ pub(super) async fn run(
 ) -> Result<Found, Failure> {
     let mut lines = read(input)?;
     let command = Command::Publish { topic: topic.clone() };
-    let publish = async |talk: &mut Talk| published(talk, topic, &mut lines).await;
-    let report = ask(directory, Absent::Create, command, interrupt, publish).await?;
-    shown(&report, output, show::published)
+    // As far as the other side has told, for when it tells no more.
+    let mut known = Published { topic, ..Published::default() };
+    let publish = async |talk: &mut Talk| published(talk, &mut known, &mut lines).await;
+    let outcome = ask(directory, Absent::Create, command, interrupt, publish).await;
+    known.failed = outcome.as_ref().err().map(|failure| failure.message.clone());
+    if outcome.is_err() && !output.json {
+        return outcome.map(|()| Found::Healthy);
+    }
+    let report = serde_json::to_value(&known).expect("a report of text and numbers");
+    let shown = shown(&report, output, show::published);
+    outcome?;
+    shown.map_err(|failure| Failure {
+        message: format!("{failure}; {}", known.durable()),
+        ..failure
+    })
+}
+
+/// Why there are no more lines although the last one was not read.
+struct Cut {
+    failure: Failure,
+    rest: Rest,
 }
 
 async fn published(
     talk: &mut Talk,
-    topic: String,
-    lines: &mut mpsc::Receiver<Result<Bytes, Failure>>,
-) -> Result<Value, Failure> {
-    let Talk { inbox, outbox, interrupt, .. } = talk;
-    // As far as the other side has told, for when it tells no more.
-    let mut known = Published { topic, ..Published::default() };
-    let mut spoilt = None;
+    known: &mut Published,
+    lines: &mut mpsc::Receiver<Result<Bytes, Cut>>,
+) -> Result<(), Failure> {
+    let Talk { directory, inbox, outbox, interrupt, .. } = talk;
+    let mut cut = None;
     // Both at once, so that neither side waits for the other to read.
     let send = async {
         loop {
             let line = tokio::select! {
                 biased;
                 // What was read before is published; what comes later is not read.
-                () = interrupt.wait() => None,
+                () = interrupt.wait() => {
+                    let failure = Failure::failed("interrupted before the last line");
+                    // All of them were taken, and their end was not seen yet.
+                    let ended = lines.is_closed() && lines.is_empty();
+                    cut = (!ended).then_some(Cut { failure, rest: Rest::NotWritten });
+                    break;
+                }
                 line = lines.recv() => line,
             };
             match line {
                 Some(Ok(line)) => outbox.feed(Frame::Data(line)).await?,
-                Some(Err(failure)) => {
-                    spoilt = Some(failure);
+                Some(Err(why)) => {
+                    cut = Some(why);
                     break;
                 }
                 None => break,
@@ -69,37 +90,40 @@ async fn published(
     let send = async {
         // If it fails, what comes back says why, or that nothing will.
         let _: Result<(), Broken> = send.await;
-        std::future::pending::<Result<Value, Failure>>().await
+        std::future::pending::<Result<(), Failure>>().await
     };
     let receive = async {
         let progress = Progress::new();
         loop {
-            match answer(inbox).await? {
-                Answer::Done(report) => return Ok(report),
+            match answer(directory, inbox).await? {
+                Answer::Done(report) => {
+                    *known = Published::deserialize(&report).map_err(Failure::failed)?;
+                    return Ok(());
+                }
                 Answer::Progress(how_far) => {
                     progress.show(&how_far);
-                    known = Published::deserialize(&how_far).map_err(Failure::failed)?;
+                    *known = Published::deserialize(&how_far).map_err(Failure::failed)?;
                 }
                 Answer::Data(_) => return Err(Failure::failed("data where none was asked for")),
             }
         }
     };
-    let report = tokio::select! {
-        report = receive => report,
+    let outcome = tokio::select! {
+        outcome = receive => outcome,
         never = send => never,
     };
-    let (failure, rest) = match (report, spoilt) {
-        (Ok(_), Some(spoilt)) => (spoilt, Rest::NotWritten),
+    let (failure, rest) = match (outcome, cut) {
+        (Ok(()), Some(Cut { failure, rest })) => (failure, rest),
         // It has said itself how to go on, unless it has gone without a word.
         (Err(failure), _) if failure.exit == Exit::Unreachable => (failure, Rest::InDoubt),
-        (report, _) => return report,
+        (outcome, _) => return outcome,
     };
     Err(Failure { message: format!("{failure}; {}", known.then(rest)), ..failure })
 }
 
 /// The lines of a file or of standard input, by a thread of their own that waits while nobody takes them. It is left
 /// behind when the process ends, because a read of a terminal cannot be cut short.
-fn read(input: &Path) -> Result<mpsc::Receiver<Result<Bytes, Failure>>, Failure> {
+fn read(input: &Path) -> Result<mpsc::Receiver<Result<Bytes, Cut>>, Failure> {
     let (name, mut reader): (_, Box<dyn BufRead + Send>) = if input == Path::new("-") {
         ("standard input".to_owned(), Box::new(BufReader::new(io::stdin())))
     } else {
@@ -122,22 +146,24 @@ fn read(input: &Path) -> Result<mpsc::Receiver<Result<Bytes, Failure>>, Failure>
     Ok(receiver)
 }
 
-fn next_line(reader: &mut dyn BufRead, name: &str, number: u64) -> Result<Option<Bytes>, Failure> {
+fn next_line(reader: &mut dyn BufRead, name: &str, number: u64) -> Result<Option<Bytes>, Cut> {
     let mut line = Vec::new();
     // Never more than a line that fits and its end, whatever comes.
     let read = reader.take(LINE_BYTES_MAX as u64 + 1).read_until(b'\n', &mut line);
     match read {
         Ok(0) => return Ok(None),
         Ok(_) => {}
-        Err(error) => return Err(Failure::failed(format!("cannot read {name}: {error}"))),
+        Err(error) => {
+            let failure = Failure::failed(format!("cannot read {name}: {error}"));
+            return Err(Cut { failure, rest: Rest::NotWritten });
+        }
     }
     if line.last() == Some(&b'\n') {
         line.pop();
     }
     if line.len() > LINE_BYTES_MAX {
-        return Err(Failure::failed(format!(
-            "line {number} of {name} is longer than the largest message, {LINE_BYTES_MAX} bytes: split it"
-        )));
+        let failure = Failure::failed(too_long(number, name));
+        return Err(Cut { failure, rest: Rest::TooLong(number) });
     }
     Ok(Some(line.into()))
 }

@@ -35,7 +35,7 @@ async fn take(directory: &Path) -> Result<Arc<Host>, Failure> {
             Attached::Remote(stream) => stream,
         };
         // None if it has ended meanwhile.
-        if let Some(Holder { process, purpose, .. }) = holder(stream).await? {
+        if let Some(Holder { process, purpose, .. }) = holder(directory, stream).await? {
             let at = directory.display();
             if purpose == Purpose::Serve {
                 let message = format!("the region in {at} is served already, by process {process}");

@@ -32,7 +32,7 @@ pub(super) fn progress(how_far: &Value) -> String {
 }
 
 pub(super) fn published(out: &mut dyn Write, report: &Published) -> Shown {
-    let Published { topic, messages, bytes, first, last } = report;
+    let Published { topic, messages, bytes, first, last, .. } = report;
     match (first, last) {
         (Some(first), Some(last)) => writeln!(
             out,
@@ -58,6 +58,8 @@ pub(super) fn replicated(out: &mut dyn Write, report: &Replicated) -> Shown {
         if let Some(reason) = &lane.failed {
             writeln!(out, "{} is not replicated: {reason}", lane.topic)?;
             found = Found::Unhealthy;
+        } else if lane.backlog > 0 {
+            writeln!(out, "{}: {}", lane.topic, lane.why)?;
         }
     }
     Ok(found)

@@ -1,6 +1,6 @@
 //! A command on its way to the process that holds a region, and what comes back.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -18,6 +18,8 @@ use crate::service::{Attached, Host, PATIENCE, PAUSE, attach};
 
 /// A command that was taken.
 pub(super) struct Talk {
+    /// Of the region, as its user gave it.
+    pub(super) directory: PathBuf,
     pub(super) inbox: Inbox,
     pub(super) outbox: Outbox,
     pub(super) interrupt: Interrupt,
@@ -51,7 +53,7 @@ pub(super) async fn ask<R>(
                     (Box::new(here), Some(host))
                 }
             };
-        match Talk::taken(stream, &request, interrupt.clone()).await {
+        match Talk::taken(directory, stream, &request, interrupt.clone()).await {
             Ok(talking) => break (talking, host),
             Err(NotTaken::Failed(failure)) => {
                 close(host).await?;
@@ -100,6 +102,7 @@ pub(super) enum Answer {
 
 impl Talk {
     async fn taken(
+        directory: &Path,
         stream: Box<dyn Duplex>,
         request: &Request,
         interrupt: Interrupt,
@@ -109,12 +112,18 @@ impl Talk {
             let word = inbox.next().await?;
             Ok::<_, Broken>((inbox, outbox, word))
         };
-        let silent = |_| NotTaken::Failed(line::silent());
+        let silent = |_| NotTaken::Failed(line::silent(directory));
         let (inbox, outbox, word) =
             tokio::time::timeout(line::ANSWER, taken).await.map_err(silent)??;
         match word {
             Some(Frame::Word(word)) => match line::parse(&word)? {
-                Reply::Taken => Ok(Self { inbox, outbox, interrupt, interrupted: Interrupted::No }),
+                Reply::Taken => Ok(Self {
+                    directory: directory.to_owned(),
+                    inbox,
+                    outbox,
+                    interrupt,
+                    interrupted: Interrupted::No,
+                }),
                 Reply::Failed(failure) => Err(NotTaken::Failed(failure)),
                 Reply::Progress(_) | Reply::Done(_) => {
                     Err(Broken::Garbage("an answer out of turn".into()).into())
@@ -146,7 +155,7 @@ impl Talk {
     pub(super) async fn answer(&mut self) -> Result<Answer, Failure> {
         loop {
             tokio::select! {
-                answer = answer(&mut self.inbox) => return answer,
+                answer = answer(&self.directory, &mut self.inbox) => return answer,
                 () = self.interrupt.wait() => {
                     self.interrupted = Interrupted::Yes;
                     // A connection that is broken will be seen as such.
@@ -158,8 +167,11 @@ impl Talk {
     }
 }
 
-pub(super) async fn answer(inbox: &mut Inbox) -> Result<Answer, Failure> {
-    let unreachable = |error| Failure::new(Exit::Unreachable, error);
+/// The next answer, about the region in this directory.
+pub(super) async fn answer(directory: &Path, inbox: &mut Inbox) -> Result<Answer, Failure> {
+    let at = directory.display();
+    let unreachable =
+        |error| Failure::new(Exit::Unreachable, format!("the region in {at}: {error}"));
     match inbox.next().await.map_err(unreachable)? {
         Some(Frame::Data(data)) => Ok(Answer::Data(data)),
         Some(Frame::Word(word)) => match line::parse(&word).map_err(unreachable)? {
@@ -169,7 +181,8 @@ pub(super) async fn answer(inbox: &mut Inbox) -> Result<Answer, Failure> {
             Reply::Taken => Err(unreachable(Broken::Garbage("taken twice".into()))),
         },
         Some(Frame::End) | None => {
-            Err(Failure::new(Exit::Unreachable, "the process that holds the region has gone"))
+            let message = format!("the process that holds the region in {at} has gone");
+            Err(Failure::new(Exit::Unreachable, message))
         }
     }
 }

@@ -127,8 +127,13 @@ impl Lane {
         let ((), survived) = tokio::try_join!(publish, script)?;
         let elapsed = begun.elapsed();
         let (accounting, refused) = (self.replicator.accounting(), self.wire.refused());
-        self.replicator.shutdown(SHUTDOWN).await;
+        self.stop().await;
         Ok(Outcome { survived, accounting, refused, elapsed })
+    }
+
+    /// Settles what was sent.
+    pub(crate) async fn stop(&self) {
+        self.replicator.shutdown(SHUTDOWN).await;
     }
 
     /// Publishes in batches, and pauses where the gate is closed.
@@ -187,5 +192,5 @@ fn frame(number: u64, payload: &Bytes) -> Bytes {
 const BATCH_ENTRIES_MAX: usize = 256;
 /// A batch is complete with the message that reaches this.
 const BATCH_BYTES: usize = 1 << 20;
-/// Nothing is open by then, so it takes no time.
+/// At the end nothing is open and it takes no time; a lane that is stopped before waits for its receipts.
 const SHUTDOWN: Duration = Duration::from_secs(10);

@@ -24,13 +24,13 @@ use serde::Serialize;
 
 use self::audit::{Audit, AuditError};
 use self::faults::Scope;
-pub(crate) use self::input::LINE_BYTES_MAX;
 use self::input::{Input, InputError};
 use self::lane::{Lane, LaneError, Outcome, Weather};
 use self::ledgers::Ledgers;
 use self::progress::Progress;
 use self::report::{Report, TopicReport};
 use crate::cli::{Damage, DemoArgs};
+use crate::interrupt::Interrupt;
 
 /// What the audit says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -71,6 +71,13 @@ pub(crate) enum Error {
     Audit(#[from] AuditError),
     #[error(transparent)]
     Ledgers(#[from] ledgers::Error),
+    #[error("no signals: {0}")]
+    Signals(io::Error),
+    #[error(
+        "interrupted: {published} messages were published and {acknowledged} of them acknowledged; \
+         both regions are closed, and nothing was audited"
+    )]
+    Interrupted { published: u64, acknowledged: u64 },
     #[error("the report could not be written: {0}")]
     Output(io::Error),
 }
@@ -150,6 +157,8 @@ async fn replicate(args: &DemoArgs, progress: &Progress) -> Result<Report, Error
         return Err(Error::PlantOnDisk);
     }
     let input = Input::open(args.input.as_deref())?;
+    // Until here a signal ends it at once: reading the input cannot be cut short.
+    let mut interrupt = Interrupt::listen().map_err(Error::Signals)?;
     let regions = Regions::open(args, ManagedLedgerConfig::default()).await?;
     let mut lanes = Vec::new();
     for n in 0..args.topics {
@@ -159,6 +168,7 @@ async fn replicate(args: &DemoArgs, progress: &Progress) -> Result<Report, Error
     let outcomes = tokio::select! {
         outcomes = run_all(&lanes, &input, weather) => outcomes,
         never = progress.follow(&lanes) => match never {},
+        () = interrupt.wait() => return Err(give_up(&regions, &lanes, progress).await),
     };
     progress.show(&lanes);
     progress.finish();
@@ -188,6 +198,23 @@ async fn run_all(
     let scopes = std::iter::once(Scope::Region).chain(std::iter::repeat(Scope::Topic));
     let runs = lanes.iter().zip(scopes).map(|(lane, scope)| lane.run(input, weather, scope));
     futures::future::try_join_all(runs).await
+}
+
+/// Settles what was sent, and closes both regions.
+async fn give_up(regions: &Regions, lanes: &[Lane], progress: &Progress) -> Error {
+    futures::future::join_all(lanes.iter().map(Lane::stop)).await;
+    progress.finish();
+    let mut sum = [0; 3];
+    for lane in lanes {
+        sum = std::array::from_fn(|at| sum[at] + lane.progress()[at]);
+    }
+    for region in regions.both() {
+        if let Err(error) = region.close().await {
+            return error.into();
+        }
+    }
+    let [published, _, acknowledged] = sum;
+    Error::Interrupted { published, acknowledged }
 }
 
 async fn examine(lane: Lane, outcome: Outcome) -> Result<TopicReport, Error> {

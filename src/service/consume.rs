@@ -8,6 +8,7 @@ use georepl::replicator::message::Frame as Message;
 
 use super::Host;
 use super::line::{Broken, Frame, Inbox, Outbox};
+use super::links::offset_of;
 use super::words::{Consumed, Start, Until, position};
 use crate::exit::{Exit, Failure};
 
@@ -36,8 +37,12 @@ pub(super) async fn run(
     let topic = host.topic(&what.topic).await?;
     let ledger = topic.ledger();
     let end = ledger.end();
+    // What was seen before may be deleted; what is named now must be there.
+    if let Start::Position { ledger: id, entry } = what.from {
+        offset_of(ledger, position(id, entry))?;
+    }
     let cursor = ManagedCursor::reader(ledger, what.from.at()).map_err(Failure::failed)?;
-    let mut consumed = Consumed { topic: what.topic, entries: 0, last: None };
+    let mut consumed = Consumed { topic: what.topic, entries: 0, last: None, left: 0 };
     loop {
         let left = what.count.map_or(u64::MAX, |count| count - consumed.entries);
         let behind = end.since(cursor.read_position());
@@ -52,7 +57,11 @@ pub(super) async fn run(
         let limits = ReadLimits { entries, bytes: READ_BYTES };
         let read = tokio::select! {
             read = cursor.read_entries_or_wait(limits) => read,
-            () = inbox.end() => return Ok(consumed),
+            () = inbox.end() => {
+                // Whoever follows has no end to miss.
+                consumed.left = if what.until == Until::End { wanted } else { 0 };
+                return Ok(consumed);
+            }
             () = host.closing(), if what.until == Until::Told => return Err(host.ending("run the command again")),
         };
         let entries = match read {

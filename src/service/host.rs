@@ -67,7 +67,10 @@ pub(crate) async fn attach(
 }
 
 /// Who is at the other end; none if it was about to end.
-pub(crate) async fn holder(stream: UnixStream) -> Result<Option<Holder>, Failure> {
+pub(crate) async fn holder(
+    directory: &Path,
+    stream: UnixStream,
+) -> Result<Option<Holder>, Failure> {
     let request = Request { georepl: VERSION, command: Command::Holder };
     let told = async {
         let (mut inbox, _outbox) = line::ask(Box::new(stream), &request).await?;
@@ -87,7 +90,7 @@ pub(crate) async fn holder(stream: UnixStream) -> Result<Option<Holder>, Failure
         Ok(Ok(Some(Err(failure)))) => Err(failure),
         Ok(Ok(None) | Err(Broken::Connection(_))) => Ok(None),
         Ok(Err(broken)) => Err(Failure::new(Exit::Unreachable, broken)),
-        Err(_) => Err(line::silent()),
+        Err(_) => Err(line::silent(directory)),
     }
 }
 

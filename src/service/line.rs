@@ -11,6 +11,7 @@
 //! A word that is larger than a frame goes in pieces. Lines, frames and words have a bound; what is beyond it, or is not
 //! understood, ends the connection with an error.
 
+use std::path::Path;
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -58,9 +59,10 @@ pub(crate) enum Broken {
 }
 
 /// The other side has not answered in time.
-pub(crate) fn silent() -> Failure {
+pub(crate) fn silent(directory: &Path) -> Failure {
     let message = format!(
-        "the process that holds the region has not answered for {} s; it may hang or be stopped",
+        "the process that holds the region in {} has not answered for {} s; it may hang or be stopped",
+        directory.display(),
         ANSWER.as_secs()
     );
     Failure::new(Exit::Unreachable, message)

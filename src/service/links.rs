@@ -196,7 +196,7 @@ fn plan(cursor: &ManagedCursor, how: Move) -> Result<Moved, Failure> {
 }
 
 /// Where an entry is, or where the one is that follows the entry before it: in another ledger it has another number.
-fn offset_of(ledger: &ManagedLedger, at: Position) -> Result<Offset, Failure> {
+pub(super) fn offset_of(ledger: &ManagedLedger, at: Position) -> Result<Offset, Failure> {
     let behind = |entry| Some(ledger.offset_of(Position::new(at.ledger, EntryId(entry)))?.plus(1));
     let before = at.entry.get().checked_sub(1);
     ledger.offset_of(at).or_else(|| before.and_then(behind)).ok_or_else(|| {

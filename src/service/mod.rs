@@ -20,3 +20,4 @@ pub(crate) mod words;
 
 pub(crate) use consume::{Consumable, decode as decode_entry};
 pub(crate) use host::{Attached, Host, PATIENCE, PAUSE, attach, holder};
+pub(crate) use publish::{LINE_BYTES_MAX, too_long};

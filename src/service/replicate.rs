@@ -228,9 +228,12 @@ impl Carried {
                 _ => Outcome::Done,
             },
         };
+        // Later it is only that it was told to stop.
+        let why = replicator.why();
         replicator.shutdown(SHUTDOWN).await;
         let closed = cursor.close().await;
-        let past = self.lane();
+        let mut past = self.lane();
+        past.why = Why { backlog: past.backlog, ..why }.to_string();
         *self.0.lock() = Figures { past, running: None };
         match (outcome, closed) {
             (Outcome::Done, Err(error)) => Outcome::Failed(error.to_string()),

@@ -58,7 +58,7 @@ impl Target {
                 Attached::Local(host) => break (host.region.name().to_string(), Hold::Here(host)),
                 Attached::Remote(stream) => {
                     // None if it was about to end.
-                    if let Some(holder) = holder(stream).await? {
+                    if let Some(holder) = holder(&directory, stream).await? {
                         break (holder.region, Hold::Elsewhere);
                     }
                     tokio::time::sleep(PAUSE).await;

@@ -132,7 +132,15 @@ pub(crate) enum Command {
 pub(crate) enum Start {
     Earliest,
     Latest,
-    Position { ledger: u64, entry: u64 },
+    Position {
+        ledger: u64,
+        entry: u64,
+    },
+    /// Behind an entry that was there, and may be gone.
+    Behind {
+        ledger: u64,
+        entry: u64,
+    },
 }
 
 /// When to stop.
@@ -228,6 +236,8 @@ pub(crate) struct Published {
     pub(crate) bytes: u64,
     pub(crate) first: Option<String>,
     pub(crate) last: Option<String>,
+    /// Why not everything was published; none if it was, or goes on.
+    pub(crate) failed: Option<String>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -235,6 +245,8 @@ pub(crate) struct Consumed {
     pub(crate) topic: String,
     pub(crate) entries: u64,
     pub(crate) last: Option<String>,
+    /// Entries that were asked for and not sent, because no more was wanted.
+    pub(crate) left: u64,
 }
 
 /// What became of topics on their way to a remote.
@@ -442,27 +454,43 @@ pub(crate) struct Changed {
 pub(crate) enum Rest {
     /// None of them was written.
     NotWritten,
+    /// None of them was written, and the one of this number is longer than a message.
+    TooLong(u64),
     /// The next ones may be in the topic.
     InDoubt,
 }
 
 impl Published {
+    /// How far it has come.
+    pub(crate) fn durable(&self) -> String {
+        match &self.last {
+            None => "no line is in the topic".to_owned(),
+            Some(last) => {
+                format!("{} lines are in the topic and durable, the last at {last}", self.messages)
+            }
+        }
+    }
+
     /// How to go on after a failure.
     pub(crate) fn then(&self, rest: Rest) -> String {
         let Self { messages, last, .. } = self;
-        let next = messages + 1;
+        let (durable, next) = (self.durable(), messages + 1);
         match (last, rest) {
-            (None, Rest::NotWritten) => "no line is in the topic; publish all of them again".into(),
+            (None, Rest::NotWritten) => format!("{durable}; publish all of them again"),
+            (None, Rest::TooLong(line)) => format!(
+                "{durable}; split line {line} or leave it out, and publish all of them again"
+            ),
             (None, Rest::InDoubt) => {
                 "it is not known whether the first lines are in the topic; look for them \
                  with georepl consume before publishing again"
                     .into()
             }
-            (Some(last), Rest::NotWritten) => format!(
-                "{messages} lines are in the topic and durable, the last at {last}; go on with line {next}"
+            (Some(_), Rest::NotWritten) => format!("{durable}; go on with line {next}"),
+            (Some(_), Rest::TooLong(line)) => format!(
+                "{durable}; split line {line} or leave it out, and publish what is behind line {messages}"
             ),
             (Some(last), Rest::InDoubt) => format!(
-                "{messages} lines are in the topic and durable, the last at {last}, and some behind them may be; \
+                "{durable}, and some behind them may be; \
                  see georepl consume --from {last} before going on with line {next}"
             ),
         }
@@ -484,6 +512,7 @@ impl Start {
             Self::Earliest => StartAt::Earliest,
             Self::Latest => StartAt::Latest,
             Self::Position { ledger, entry } => StartAt::Position(position(ledger, entry)),
+            Self::Behind { ledger, entry } => StartAt::Position(position(ledger, entry + 1)),
         }
     }
 }
