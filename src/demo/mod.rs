@@ -204,16 +204,17 @@ async fn run_all(
 async fn give_up(regions: &Regions, lanes: &[Lane], progress: &Progress) -> Error {
     futures::future::join_all(lanes.iter().map(Lane::stop)).await;
     progress.finish();
-    let mut sum = [0; 3];
-    for lane in lanes {
-        sum = std::array::from_fn(|at| sum[at] + lane.progress()[at]);
-    }
     for region in regions.both() {
         if let Err(error) = region.close().await {
             return error.into();
         }
     }
-    let [published, _, acknowledged] = sum;
+    // Not before: a batch may have been on its way to the bookies.
+    let (mut published, mut acknowledged) = (0, 0);
+    for [in_west, _, done] in lanes.iter().map(Lane::progress) {
+        published += in_west;
+        acknowledged += done;
+    }
     Error::Interrupted { published, acknowledged }
 }
 
