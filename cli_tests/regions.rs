@@ -322,7 +322,9 @@ fn garbage_and_later_versions_on_the_socket_are_answered_and_end_there() {
     assert!(answered(b"{\"georepl\":2,\"command\":{\"fly\":{}}}\n").contains("version 2"));
     assert!(answered(b"hello\n").contains("not understood"));
     assert!(answered(b"{\"georepl\":1,\"command\":{\"fly\":{}}}\n").contains("fly"));
-    let mut request = b"{\"georepl\":1,\"command\":{\"publish\":{\"topic\":\"a\"}}}\n".to_vec();
+    let so_far = br#"{"topic":"a","messages":0,"bytes":0}"#;
+    let mut request =
+        [&br#"{"georepl":1,"command":{"publish":{"so_far":"#[..], so_far, b"}}}\n"].concat();
     request.extend(b"\xff\xff\xff\xff");
     assert!(answered(&request).contains("frame"));
     assert_ok(&site.on_west(&["status"]));

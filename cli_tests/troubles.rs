@@ -203,6 +203,23 @@ fn of_two_first_publishers_one_begins_the_region_and_both_publish() {
 }
 
 #[test]
+fn publisher_goes_on_when_the_holder_ends() {
+    let site = Site::new();
+    let holder = Publisher::hold(&site.west, "other");
+    let mut publisher = Publisher::hold(&site.west, "orders");
+    publisher.write("one");
+    assert!(arrives(&site.west, &["one"]));
+    assert_ok(&holder.end());
+    // It holds the region itself by now, or will.
+    publisher.write("two");
+    assert!(arrives(&site.west, &["one", "two"]));
+    let output = publisher.end();
+    assert_ok(&output);
+    assert!(words(&output).0.starts_with("published 2 messages"), "{output:?}");
+    assert_eq!(Site::consumed(&site.west), ["one", "two"]);
+}
+
+#[test]
 fn publisher_that_fails_says_what_is_durable_and_how_to_go_on() {
     let site = Site::new();
     let _server = Server::start(&site.west);

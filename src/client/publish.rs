@@ -1,12 +1,15 @@
 //! Lines on their way to a topic.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
 use bytes::Bytes;
 use georepl::Absent;
+use parking_lot::Mutex;
 use serde::Deserialize;
+use serde_json::Value;
 use tokio::sync::mpsc;
 
 use super::talk::{Answer, Progress, Talk, answer, ask};
@@ -25,12 +28,19 @@ pub(super) async fn run(
     output: &Output,
     interrupt: Interrupt,
 ) -> Result<Found, Failure> {
-    let mut lines = read(input)?;
-    let command = Command::Publish { topic: topic.clone() };
+    let mut lines = Lines::new(read(input)?);
     // As far as the other side has told, for when it tells no more.
     let mut known = Published { topic, ..Published::default() };
-    let publish = async |talk: &mut Talk| published(talk, &mut known, &mut lines).await;
-    let outcome = ask(directory, Absent::Create, command, interrupt, publish).await;
+    let mut absent = Absent::Create;
+    let outcome = loop {
+        let command = Command::Publish { so_far: known.clone() };
+        let publish = async |talk: &mut Talk| published(talk, &mut known, &mut lines).await;
+        match ask(directory, absent, command, interrupt.clone(), publish).await {
+            // It has told of all that it wrote. The rest is for whoever holds the region next, or for this process.
+            Err(ended) if ended.exit == Exit::Ended => absent = Absent::Refuse,
+            outcome => break outcome,
+        }
+    };
     known.failed = outcome.as_ref().err().map(|failure| failure.message.clone());
     if outcome.is_err() && !output.json {
         return outcome.map(|()| Found::Healthy);
@@ -50,37 +60,56 @@ struct Cut {
     rest: Rest,
 }
 
+/// Lines that are not known to be durable, and those that are still to be read.
+struct Lines {
+    /// Sent, or to be sent again. As many as fit between here and there.
+    unanswered: Mutex<VecDeque<Bytes>>,
+    source: mpsc::Receiver<Result<Bytes, Cut>>,
+    cut: Option<Cut>,
+}
+
+impl Lines {
+    fn new(source: mpsc::Receiver<Result<Bytes, Cut>>) -> Self {
+        Self { unanswered: Mutex::default(), source, cut: None }
+    }
+}
+
 async fn published(
     talk: &mut Talk,
     known: &mut Published,
-    lines: &mut mpsc::Receiver<Result<Bytes, Cut>>,
+    lines: &mut Lines,
 ) -> Result<(), Failure> {
     let Talk { directory, inbox, outbox, interrupt, .. } = talk;
-    let mut cut = None;
+    let Lines { unanswered, source, cut } = lines;
     // Both at once, so that neither side waits for the other to read.
     let send = async {
-        loop {
+        let again: Vec<_> = unanswered.lock().iter().cloned().collect();
+        for line in again {
+            outbox.feed(Frame::Data(line)).await?;
+        }
+        outbox.flush().await?;
+        while cut.is_none() {
             let line = tokio::select! {
                 biased;
                 // What was read before is published; what comes later is not read.
                 () = interrupt.wait() => {
                     let failure = Failure::failed("interrupted before the last line");
                     // All of them were taken, and their end was not seen yet.
-                    let ended = lines.is_closed() && lines.is_empty();
-                    cut = (!ended).then_some(Cut { failure, rest: Rest::NotWritten });
+                    let ended = source.is_closed() && source.is_empty();
+                    *cut = (!ended).then_some(Cut { failure, rest: Rest::NotWritten });
                     break;
                 }
-                line = lines.recv() => line,
+                line = source.recv() => line,
             };
             match line {
-                Some(Ok(line)) => outbox.feed(Frame::Data(line)).await?,
-                Some(Err(why)) => {
-                    cut = Some(why);
-                    break;
+                Some(Ok(line)) => {
+                    unanswered.lock().push_back(line.clone());
+                    outbox.feed(Frame::Data(line)).await?;
                 }
+                Some(Err(why)) => *cut = Some(why),
                 None => break,
             }
-            if lines.is_empty() {
+            if source.is_empty() {
                 outbox.flush().await?;
             }
         }
@@ -92,17 +121,26 @@ async fn published(
         let _: Result<(), Broken> = send.await;
         std::future::pending::<Result<(), Failure>>().await
     };
+    let mut learn = |report: &Value| {
+        let told = Published::deserialize(report).map_err(Failure::failed)?;
+        let durable = told.messages.saturating_sub(known.messages);
+        let mut unanswered = unanswered.lock();
+        let durable =
+            usize::try_from(durable).map_or(unanswered.len(), |n| n.min(unanswered.len()));
+        unanswered.drain(..durable);
+        *known = told;
+        Ok::<_, Failure>(())
+    };
     let receive = async {
         let progress = Progress::new();
         loop {
             match answer(directory, inbox).await? {
                 Answer::Done(report) => {
-                    *known = Published::deserialize(&report).map_err(Failure::failed)?;
-                    return Ok(());
+                    return learn(&report);
                 }
                 Answer::Progress(how_far) => {
                     progress.show(&how_far);
-                    *known = Published::deserialize(&how_far).map_err(Failure::failed)?;
+                    learn(&how_far)?;
                 }
                 Answer::Data(_) => return Err(Failure::failed("data where none was asked for")),
             }
@@ -112,11 +150,14 @@ async fn published(
         outcome = receive => outcome,
         never = send => never,
     };
-    let (failure, rest) = match (outcome, cut) {
-        (Ok(()), Some(Cut { failure, rest })) => (failure, rest),
+    let (failure, rest) = match outcome {
+        Ok(()) => match cut.take() {
+            Some(Cut { failure, rest }) => (failure, rest),
+            None => return Ok(()),
+        },
         // It has said itself how to go on, unless it has gone without a word.
-        (Err(failure), _) if failure.exit == Exit::Unreachable => (failure, Rest::InDoubt),
-        (outcome, _) => return outcome,
+        Err(failure) if failure.exit == Exit::Unreachable => (failure, Rest::InDoubt),
+        Err(failure) => return Err(failure),
     };
     Err(Failure { message: format!("{failure}; {}", known.then(rest)), ..failure })
 }

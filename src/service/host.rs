@@ -220,7 +220,7 @@ impl Host {
                 process: std::process::id(),
                 purpose: self.purpose,
             }),
-            Command::Publish { topic } => told(publish::run(self, topic, inbox, outbox).await?),
+            Command::Publish { so_far } => told(publish::run(self, so_far, inbox, outbox).await?),
             Command::Consume { topic, from, count, until } => {
                 let what = consume::What { topic, from, count, until };
                 told(consume::run(self, what, inbox, outbox).await?)

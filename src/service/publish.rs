@@ -13,15 +13,15 @@ use super::line::{Inbox, Outbox};
 use super::words::{Published, Reply, Rest};
 use crate::exit::{Exit, Failure};
 
-/// Publishes messages until there are no more. Each batch is durable before its number is told.
+/// Publishes messages until there are no more, behind those that were published before. Each batch is durable before
+/// its number is told.
 pub(super) async fn run(
     host: &Arc<Host>,
-    name: String,
+    mut published: Published,
     inbox: &mut Inbox,
     outbox: &mut Outbox,
 ) -> Result<Published, Failure> {
-    let topic = host.topic_or_new(&name).await?;
-    let mut published = Published { topic: name, ..Published::default() };
+    let topic = host.topic_or_new(&published.topic).await?;
     let mut more = true;
     while more {
         let message = tokio::select! {

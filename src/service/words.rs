@@ -31,9 +31,9 @@ pub(crate) struct Versioned {
 pub(crate) enum Command {
     /// Who holds the region.
     Holder,
-    /// Messages follow as data.
+    /// Messages follow as data, behind those that were published before.
     Publish {
-        topic: String,
+        so_far: Published,
     },
     /// Entries come as data.
     Consume {
