@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM.
+//! What signals mean: Ctrl-C and SIGTERM, and that a file may not grow.
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -14,6 +14,9 @@ impl Interrupt {
     pub(crate) fn listen() -> std::io::Result<Self> {
         let (mut interrupt, mut terminate) =
             (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+        // Whoever listens is not ended by it: a write beyond `ulimit -f` fails like one to a full disk.
+        let mut beyond_limit = signal(SignalKind::from_raw(SIGXFSZ))?;
+        tokio::spawn(async move { while beyond_limit.recv().await.is_some() {} });
         let (told, receiver) = watch::channel(false);
         tokio::spawn(async move {
             loop {
@@ -39,3 +42,6 @@ impl Interrupt {
         }
     }
 }
+
+/// On Linux, and on macOS, of the processors that this runs on.
+const SIGXFSZ: i32 = 25;

@@ -9,6 +9,7 @@
 //! applies it, commits once, and answers all of it.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -48,6 +49,7 @@ const OPERATION_BYTES: usize = 64;
 ///
 /// Dropping it carries out what was accepted, closes the file and waits for the thread. Idle, it is a parked thread.
 pub struct LocalMetadataStore {
+    file: PathBuf,
     operations: Arc<WorkQueue<Operation>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -92,9 +94,9 @@ impl LocalMetadataStore {
         let queue = operations.clone();
         let thread = std::thread::Builder::new().name("metadata".into());
         let thread = thread.spawn(move || serve(&file, &queue)).map_err(|error| {
-            OpenFileError::NoThread { file: located, reason: error.to_string() }
+            OpenFileError::NoThread { file: located.clone(), reason: error.to_string() }
         })?;
-        Ok(Self { operations, thread: Some(thread) })
+        Ok(Self { file: located, operations, thread: Some(thread) })
     }
 
     async fn ask<R: Send + 'static>(
@@ -117,7 +119,10 @@ impl LocalMetadataStore {
             Refused::Full => unavailable("too many operations are waiting"),
             Refused::Closed => unavailable("it is closing"),
         })?;
-        told.await.map_err(|_| unavailable("its disk failed, as the log says, or it was closed"))?
+        told.await.map_err(|_| {
+            let file = self.file.display();
+            unavailable(&format!("{file} is damaged or failed, as the log says, or it was closed"))
+        })?
     }
 }
 
