@@ -59,6 +59,19 @@ impl Damage {
     }
 }
 
+/// Whether a bookie is given entries.
+fn has_entries(site: &Site, bookie: &str) -> bool {
+    let listed = site.on_west(&["ledger", "list", "--json"]);
+    assert_ok(&listed);
+    report(&listed).as_array().expect("a list").iter().any(|ledger| {
+        let id = ledger["ledger"].to_string();
+        let shown = site.on_west(&["ledger", "show", &id, "--json"]);
+        assert_ok(&shown);
+        let shown = report(&shown);
+        shown["entries"] != 0 && shown["ensembles"].to_string().contains(bookie)
+    })
+}
+
 /// A region of which nothing is to be lost, and a copy of it that stays as it is.
 struct Patient {
     site: Site,
@@ -68,10 +81,16 @@ struct Patient {
 impl Patient {
     fn new() -> Self {
         let site = Site::new();
-        let lines = lines(0..LINES);
+        let mut lines = lines(0..LINES);
         // In several ledgers, so that there is something everywhere.
         for part in lines.chunks(LINES / 3) {
             assert_ok(&publish(&site.west, part));
+        }
+        // Ledgers are placed by chance.
+        while !has_entries(&site, "west-bookie-2") {
+            let next = super::lines(lines.len()..lines.len() + 1);
+            assert_ok(&publish(&site.west, &next));
+            lines.extend(next);
         }
         copy(Path::new(&site.west), &site.beside("whole"));
         Self { site, lines }
