@@ -10,11 +10,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use georepl_cursor::{ManagedCursor, Position, Retention, StartAt};
+use georepl_cursor::{Entry, ManagedCursor, Position, Retention, StartAt};
 use georepl_replicator::message::{Frame, MessageMetadata, SOURCE_POSITION_PROPERTY, compose};
 use georepl_replicator::{EmbeddedRemote, EmbeddedTopics, Limits, Replicator, ReplicatorConfig};
 use georepl_storage::BookieError;
 use georepl_storage::fault::{CrashDisk, Fault, Unsynced};
+use georepl_tests::entries;
 use tokio::runtime::Runtime;
 use tokio::sync::Mutex;
 
@@ -106,20 +107,14 @@ struct Held {
 
 async fn held(side: &Side) -> Vec<Held> {
     let topic = side.topic(TOPIC).await.expect("the topic opens after a loss of power");
-    let ledger = topic.ledger();
-    let (mut at, end) = (ledger.start(), ledger.end());
-    let mut held = Vec::new();
-    while at < end {
-        for entry in ledger.read(at, end, 1 << 20).await.expect("what was answered is readable") {
-            at = entry.offset.plus(1);
-            let frame = Frame::parse(entry.payload.clone()).expect("frames stay whole");
-            let metadata = frame.metadata().expect("frames stay whole");
-            let source = metadata.properties.iter().find(|p| p.key == SOURCE_POSITION_PROPERTY);
-            let source = source.map(|p| p.value.parse().expect("a position"));
-            held.push(Held { payload: frame.payload(), position: entry.position, source });
-        }
-    }
-    held
+    let held = |entry: Entry| {
+        let frame = Frame::parse(entry.payload).expect("frames stay whole");
+        let metadata = frame.metadata().expect("frames stay whole");
+        let source = metadata.properties.iter().find(|p| p.key == SOURCE_POSITION_PROPERTY);
+        let source = source.map(|p| p.value.parse().expect("a position"));
+        Held { payload: frame.payload(), position: entry.position, source }
+    };
+    entries(topic.ledger()).await.into_iter().map(held).collect()
 }
 
 /// Opens both regions again and checks them, before and after the rest is replicated. Returns how many messages are in

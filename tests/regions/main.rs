@@ -8,13 +8,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use georepl::Region;
-use georepl_cursor::{ManagedCursor, ManagedLedgerConfig, Retention, StartAt, TopicRecord};
+use georepl_cursor::{Entry, ManagedCursor, ManagedLedgerConfig, Retention, StartAt, TopicRecord};
 use georepl_replicator::message::{Frame, MessageMetadata, compose};
 use georepl_replicator::{
     EmbeddedRemote, EmbeddedTopic, EmbeddedTopicConfig, EmbeddedTopics, Replicator,
     ReplicatorConfig, WallClock,
 };
 use georepl_storage::{DurableConfig, Expected, MetadataStore};
+use georepl_tests::entries;
 
 const TOPIC: &str = "persistent://public/default/orders";
 const RECORD: &str = "managed-ledgers/public/default/persistent/orders";
@@ -36,16 +37,8 @@ async fn publish(topic: &EmbeddedTopic, n: usize) -> Result<(), String> {
 /// The payloads that a region holds, and where the first of them is.
 async fn held(region: &Region) -> Vec<Bytes> {
     let topic = region.topic(TOPIC).await.expect("the topic opens");
-    let ledger = topic.ledger();
-    let (mut at, end) = (ledger.start(), ledger.end());
-    let mut held = Vec::new();
-    while at < end {
-        for entry in ledger.read(at, end, 1 << 20).await.expect("what was answered is readable") {
-            at = entry.offset.plus(1);
-            held.push(Frame::parse(entry.payload).expect("frames stay whole").payload());
-        }
-    }
-    held
+    let frame = |entry: Entry| Frame::parse(entry.payload).expect("frames stay whole");
+    entries(topic.ledger()).await.into_iter().map(|entry| frame(entry).payload()).collect()
 }
 
 /// The replicator of west to a region, started.

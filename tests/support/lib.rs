@@ -3,3 +3,7 @@
 pub mod explore;
 
 pub mod shared;
+
+mod topics;
+
+pub use topics::entries;

@@ -26,6 +26,16 @@ use crate::transport::{
 };
 use crate::write::{CloseError, ClosedElsewhere};
 
+/// Waits, in virtual time, until something is so.
+async fn until(mut is_so: impl AsyncFnMut() -> bool) {
+    let waited = async {
+        while !is_so().await {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), waited).await.expect("it comes to be so");
+}
+
 /// Bookies b1 to b3 behind a transport with faults, a store and a client.
 struct Cluster {
     bookies: Arc<MemoryBookies>,

@@ -5,7 +5,6 @@ mod crashes;
 mod endings;
 mod failures;
 mod opening;
-mod throughput;
 
 use parking_lot::Mutex;
 

@@ -22,7 +22,7 @@ async fn short_of_one(cluster: &Cluster) -> (LedgerWriter, mpsc::UnboundedReceiv
     cluster.transport.inject(&bookie(3), Fault::LoseRequests);
     writer.append(payloads(1)).expect("an open ledger");
     assert_eq!(told.recv().await, Some(Told::Confirmed(0)));
-    tokio::time::sleep(Duration::from_secs(6)).await;
+    until(async || !writer.shortfalls().is_empty()).await;
     assert_eq!(writer.shortfalls(), [of(3, 0, 0)]);
     (writer, told)
 }
@@ -59,7 +59,7 @@ async fn a_writer_that_is_dropped_marks_what_it_knows_to_be_missing() {
     drop(writer);
     // Its task ends with its sink.
     assert_eq!(told.recv().await, None);
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    until(async || marks(&cluster).await == 1).await;
     cluster.transport.heal(&bookie(3));
     assert_eq!(marked(&cluster, ledger).await, Mark::Shortfalls(vec![of(3, 0, 0)]));
 }
