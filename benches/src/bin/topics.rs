@@ -3,7 +3,9 @@
 //! One process begins a region with topics that hold one message each and closes it. Another one opens the region, then
 //! every topic, and looks at itself (`/proc/self`, so on Linux) while nothing happens.
 
+use std::collections::BTreeMap;
 use std::error::Error;
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -138,7 +140,7 @@ async fn measure(
 
     let (cpu, before) = (ProcessTime::now(), switches()?);
     tokio::time::sleep(Duration::from_secs(idle_seconds)).await;
-    let (idle_cpu_seconds, idle_switches) = (cpu.elapsed().as_secs_f64(), switches()? - before);
+    let (idle_cpu_seconds, idle_switches) = (cpu.elapsed().as_secs_f64(), switches_since(&before)?);
 
     let topics = opened.len();
     drop(opened);
@@ -170,15 +172,24 @@ fn resident_bytes() -> Result<u64, Box<dyn Error>> {
     Ok(pages * PAGE_BYTES)
 }
 
-/// Voluntary switches of all threads.
-fn switches() -> Result<u64, Box<dyn Error>> {
-    let mut sum = 0;
+/// Voluntary switches of each thread.
+fn switches() -> Result<BTreeMap<OsString, u64>, Box<dyn Error>> {
+    let mut switches = BTreeMap::new();
     for thread in fs::read_dir("/proc/self/task")? {
-        let status = fs::read_to_string(thread?.path().join("status"))?;
+        let thread = thread?;
+        // It may end just now.
+        let Ok(status) = fs::read_to_string(thread.path().join("status")) else { continue };
         let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-        sum += line.ok_or("status has no switches")?.trim().parse::<u64>()?;
+        let count = line.ok_or("status has no switches")?.trim().parse()?;
+        switches.insert(thread.file_name(), count);
     }
-    Ok(sum)
+    Ok(switches)
+}
+
+/// How many there were since, in the threads that are still there.
+fn switches_since(before: &BTreeMap<OsString, u64>) -> Result<u64, Box<dyn Error>> {
+    let now = switches()?;
+    Ok(now.iter().map(|(thread, count)| count - before.get(thread).unwrap_or(&0)).sum())
 }
 
 /// Of Linux on x86-64.
