@@ -179,6 +179,10 @@ impl MetadataStore for SilentStore {
         self.inner.delete(key, version).await
     }
 
+    async fn create_ephemeral(&self, key: &str, value: Bytes) -> Result<Version, MetadataError> {
+        self.inner.create_ephemeral(key, value).await
+    }
+
     async fn children(&self, key: &str) -> Result<Vec<String>, MetadataError> {
         self.inner.children(key).await
     }

@@ -74,6 +74,10 @@ impl MetadataStore for Watched {
         self.store.put(key, value, expected).await
     }
 
+    async fn create_ephemeral(&self, key: &str, value: Bytes) -> Result<Version, MetadataError> {
+        self.store.create_ephemeral(key, value).await
+    }
+
     async fn delete(&self, key: &str, version: Version) -> Result<(), MetadataError> {
         let deleted = self.store.delete(key, version).await;
         if deleted.is_ok() && key.split('/').next() == Some(LEDGERS) {

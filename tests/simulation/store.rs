@@ -107,6 +107,12 @@ impl MetadataStore for Store {
         self.under_way(key, self.weather.store(), put).await
     }
 
+    async fn create_ephemeral(&self, key: &str, value: Bytes) -> Result<Version, MetadataError> {
+        let (inner, name) = (self.inner.clone(), key.to_owned());
+        let create = async move { inner.create_ephemeral(&name, value).await };
+        self.under_way(key, self.weather.store(), create).await
+    }
+
     async fn delete(&self, key: &str, version: Version) -> Result<(), MetadataError> {
         self.inner.delete(key, version).await
     }

@@ -51,6 +51,7 @@ struct Change {
 
 enum ChangeKind {
     Put(Bytes, Expected),
+    CreateEphemeral(Bytes),
     Delete(Version),
 }
 
@@ -152,6 +153,9 @@ impl FaultStore {
             ChangeKind::Put(value, expected) => {
                 self.inner.put(&key, value, expected).await.map(Some)
             }
+            ChangeKind::CreateEphemeral(value) => {
+                self.inner.create_ephemeral(&key, value).await.map(Some)
+            }
             ChangeKind::Delete(version) => self.inner.delete(&key, version).await.map(|()| None),
         };
         if changed.is_ok() {
@@ -209,6 +213,11 @@ impl MetadataStore for FaultStore {
     ) -> Result<Version, MetadataError> {
         let changed = self.change(key, ChangeKind::Put(value, expected)).await?;
         Ok(changed.expect("a put that is carried out gives a version"))
+    }
+
+    async fn create_ephemeral(&self, key: &str, value: Bytes) -> Result<Version, MetadataError> {
+        let changed = self.change(key, ChangeKind::CreateEphemeral(value)).await?;
+        Ok(changed.expect("a key that is created has a version"))
     }
 
     async fn delete(&self, key: &str, version: Version) -> Result<(), MetadataError> {

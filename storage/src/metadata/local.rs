@@ -6,8 +6,11 @@
 //! | `counters` | `version`, `ledger` | the last version given to any key; the next ledger id |
 //!
 //! One thread does everything in the order it was asked for: it takes what gathered while the previous commit ran,
-//! applies it, commits once, and answers all of it.
+//! applies it, commits once, and answers all of it. Ephemeral keys are in the memory of that thread and never in the
+//! file, so that nothing of them can be found by whoever opens it next; only their versions are counted there.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -45,7 +48,7 @@ const QUEUE_BYTES_MAX: usize = 64 << 20;
 const OPERATION_BYTES: usize = 64;
 
 /// A [`MetadataStore`] in one file of a disk: a change is durable when it is answered, and a read sees the newest
-/// value.
+/// value. Its session is this handle, of which a file has one.
 ///
 /// Dropping it carries out what was accepted, closes the file and waits for the thread. Idle, it is a parked thread.
 pub struct LocalMetadataStore {
@@ -81,7 +84,7 @@ impl LocalMetadataStore {
                 owner: "metadata".into(),
                 cache_bytes: CACHE_BYTES,
                 remedy: Remedy::Copy,
-                create: |transaction| Tables::open(transaction).map(drop),
+                create: |transaction| Tables::open(transaction, &Ephemeral::new()).map(drop),
                 check,
             };
             DatabaseFile::open(disk, spec, Presence::MayBeNew)
@@ -140,7 +143,12 @@ impl MetadataStore for LocalMetadataStore {
         expected: Expected,
     ) -> Result<Version, MetadataError> {
         let (bytes, wanted) = (OPERATION_BYTES + value.len(), key.to_owned());
-        self.ask(key, bytes, move |tables| tables.put(&wanted, &value, expected)).await
+        self.ask(key, bytes, move |tables| tables.put(wanted, value, expected)).await
+    }
+
+    async fn create_ephemeral(&self, key: &str, value: Bytes) -> Result<Version, MetadataError> {
+        let (bytes, wanted) = (OPERATION_BYTES + value.len(), key.to_owned());
+        self.ask(key, bytes, move |tables| tables.create_ephemeral(wanted, value)).await
     }
 
     async fn delete(&self, key: &str, version: Version) -> Result<(), MetadataError> {
@@ -189,21 +197,32 @@ impl Drop for Serving<'_> {
 fn serve(file: &DatabaseFile, queue: &WorkQueue<Operation>) {
     let _serving = Serving(queue);
     let mut operations = Vec::new();
+    let mut ephemeral = Ephemeral::new();
     loop {
         let door = queue.take_into(&mut operations, Patience::Wait);
         if operations.is_empty() && door == Door::Closed {
             return;
         }
         let committed = file.change(|transaction| {
-            let mut tables = Tables::open(transaction)?;
+            let mut tables = Tables::open(transaction, &ephemeral)?;
             let replies: Result<Vec<Reply>, _> =
                 operations.drain(..).map(|operation| operation(&mut tables)).collect();
-            Ok((replies?, tables.changed))
+            let Tables { changed, ephemeral, .. } = tables;
+            let changed_ephemeral = match ephemeral {
+                Cow::Owned(changed) => Some(changed),
+                Cow::Borrowed(_) => None,
+            };
+            Ok(((replies?, changed_ephemeral), changed))
         });
         // What a failed turn did not get to is dropped like what it did.
         operations.clear();
         match committed {
-            Ok(replies) => replies.into_iter().for_each(|reply| reply()),
+            Ok((replies, changed_ephemeral)) => {
+                if let Some(changed) = changed_ephemeral {
+                    ephemeral = changed;
+                }
+                replies.into_iter().for_each(|reply| reply());
+            }
             Err(error) => tracing::error!(%error, "operations of the metadata store failed"),
         }
     }
@@ -216,21 +235,38 @@ fn check(transaction: &ReadTransaction) -> Result<(), redb::Error> {
     Ok(())
 }
 
-/// What the file holds, as of the operation that is being carried out.
+/// Keys that end with the session.
+type Ephemeral = BTreeMap<String, Versioned>;
+
+/// What the file and the session hold, as of the operation that is being carried out.
 struct Tables<'t> {
     values: Table<'t, &'static str, (u64, &'static [u8])>,
     counters: Table<'t, &'static str, u64>,
+    /// Copied by the first change of a turn, and kept if the turn is committed: were it changed in place, a version
+    /// would be given again whose count was not stored.
+    ephemeral: Cow<'t, Ephemeral>,
     changed: Changed,
 }
 
 impl<'t> Tables<'t> {
-    fn open(transaction: &'t WriteTransaction) -> Result<Self, redb::Error> {
+    fn open(
+        transaction: &'t WriteTransaction,
+        ephemeral: &'t Ephemeral,
+    ) -> Result<Self, redb::Error> {
         let values = transaction.open_table(VALUES)?;
         let counters = transaction.open_table(COUNTERS)?;
-        Ok(Self { values, counters, changed: Changed::Nothing })
+        Ok(Self {
+            values,
+            counters,
+            ephemeral: Cow::Borrowed(ephemeral),
+            changed: Changed::Nothing,
+        })
     }
 
     fn get(&self, key: &str) -> Result<Option<Versioned>, redb::Error> {
+        if let Some(found) = self.ephemeral.get(key) {
+            return Ok(Some(found.clone()));
+        }
         Ok(self.values.get(key)?.map(|stored| {
             let (version, value) = stored.value();
             Versioned { value: Bytes::copy_from_slice(value), version: Version(version) }
@@ -239,38 +275,59 @@ impl<'t> Tables<'t> {
 
     fn put(
         &mut self,
-        key: &str,
-        value: &[u8],
+        key: String,
+        value: Bytes,
         expected: Expected,
     ) -> Result<Answer<Version>, redb::Error> {
-        if let Err(error) = self.check(key, expected)? {
+        if let Err(error) = self.check(&key, expected)? {
             return Ok(Err(error));
         }
-        // One counter for all keys, so that a key that is deleted and created again does not repeat a version.
-        let version = self.count("version")? + 1;
-        self.counters.insert("version", version)?;
-        self.values.insert(key, (version, value))?;
-        Ok(Ok(Version(version)))
+        let version = self.next_version()?;
+        if self.ephemeral.contains_key(&key) {
+            self.ephemeral.to_mut().insert(key, Versioned { value, version });
+        } else {
+            self.values.insert(key.as_str(), (version.0, &*value))?;
+        }
+        Ok(Ok(version))
+    }
+
+    fn create_ephemeral(
+        &mut self,
+        key: String,
+        value: Bytes,
+    ) -> Result<Answer<Version>, redb::Error> {
+        if let Err(error) = self.check(&key, Expected::Absent)? {
+            return Ok(Err(error));
+        }
+        let version = self.next_version()?;
+        self.ephemeral.to_mut().insert(key, Versioned { value, version });
+        Ok(Ok(version))
     }
 
     fn delete(&mut self, key: &str, version: Version) -> Result<Answer<()>, redb::Error> {
         if let Err(error) = self.check(key, Expected::Version(version))? {
             return Ok(Err(error));
         }
-        self.values.remove(key)?;
-        self.changed = Changed::Something;
+        if self.ephemeral.contains_key(key) {
+            self.ephemeral.to_mut().remove(key);
+        } else {
+            self.values.remove(key)?;
+            self.changed = Changed::Something;
+        }
         Ok(Ok(()))
     }
 
     fn children(&self, key: &str) -> Result<Vec<String>, redb::Error> {
         let prefix = format!("{key}/");
-        let mut names = Vec::<String>::new();
+        let below = self.ephemeral.range(prefix.clone()..);
+        let below = below.map_while(|(path, _)| path.strip_prefix(&prefix));
+        let mut names: Vec<_> = below.map(first_name).collect();
         for stored in self.values.range(prefix.as_str()..)? {
             let (path, _) = stored?;
             let Some(rest) = path.value().strip_prefix(&prefix) else {
                 break;
             };
-            names.push(rest.split_once('/').map_or(rest, |(name, _)| name).into());
+            names.push(first_name(rest));
         }
         // Paths sort by their separators too, so equal names need not stand together.
         names.sort_unstable();
@@ -285,8 +342,18 @@ impl<'t> Tables<'t> {
     }
 
     fn check(&self, key: &str, expected: Expected) -> Result<Answer<()>, redb::Error> {
-        let found = self.values.get(key)?.map(|stored| Version(stored.value().0));
+        let found = match self.ephemeral.get(key) {
+            Some(found) => Some(found.version),
+            None => self.values.get(key)?.map(|stored| Version(stored.value().0)),
+        };
         Ok(expected.check(key, found))
+    }
+
+    /// Of one counter for all keys, so that a key that is deleted and created again does not repeat a version.
+    fn next_version(&mut self) -> Result<Version, redb::Error> {
+        let version = self.count("version")? + 1;
+        self.counters.insert("version", version)?;
+        Ok(Version(version))
     }
 
     /// A counter that is about to be moved.
@@ -294,6 +361,10 @@ impl<'t> Tables<'t> {
         self.changed = Changed::Something;
         Ok(self.counters.get(name)?.map_or(0, |stored| stored.value()))
     }
+}
+
+fn first_name(path: &str) -> String {
+    path.split_once('/').map_or(path, |(name, _)| name).to_owned()
 }
 
 #[cfg(test)]

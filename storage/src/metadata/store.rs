@@ -11,6 +11,8 @@ use crate::id::LedgerId;
 ///
 /// Keys are paths of names joined by `/`. Implementations need no timeouts of their own; callers have them, so every
 /// future may be dropped, after which the outcome of a change is unknown.
+///
+/// A handle on a store is a session with it. Keys stay when the session ends that made them, but for ephemeral ones.
 #[async_trait]
 pub trait MetadataStore: Send + Sync {
     /// The value under `key`, none if there is none. The answer may be older than the newest value.
@@ -30,6 +32,18 @@ pub trait MetadataStore: Send + Sync {
         value: Bytes,
         expected: Expected,
     ) -> Result<Version, MetadataError>;
+
+    /// Stores `value` under a key that is not there, for as long as the session of this handle lasts, and returns its
+    /// version: for owners and locks, which must not outlive their holder.
+    ///
+    /// Until then it is a key like any other, to every session; a [`put`](Self::put) leaves it ephemeral. Nothing may be
+    /// kept below it. When the session ends it is gone without a word to its holder, so what it guards has to be
+    /// refused to a holder who does not know that yet, as a fence or a version does it.
+    ///
+    /// # Errors
+    /// [`MetadataError::VersionConflict`]: the key is there, and nothing was changed.
+    /// [`MetadataError::Unavailable`]: it may have been made, or may still be while the session lasts.
+    async fn create_ephemeral(&self, key: &str, value: Bytes) -> Result<Version, MetadataError>;
 
     /// Removes the key if its version is the expected one.
     ///

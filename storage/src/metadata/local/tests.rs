@@ -1,8 +1,16 @@
 use super::*;
 use crate::fault::{CrashDisk, DiskFault, Unsynced};
-use crate::metadata::conformance::conformance;
+use crate::metadata::conformance::{Kind, conformance};
 
-conformance!(opened(&CrashDisk::new()).await);
+conformance!(CrashDisk::new());
+
+impl Kind for CrashDisk {
+    type Store = LocalMetadataStore;
+
+    async fn session(&self) -> LocalMetadataStore {
+        opened(self).await
+    }
+}
 
 async fn opened(disk: &CrashDisk) -> LocalMetadataStore {
     LocalMetadataStore::open(Arc::new(disk.clone())).await.expect("the file is usable")
@@ -76,6 +84,24 @@ async fn a_failed_write_is_an_unknown_outcome_and_the_next_change_is_made() {
     assert!(is_unknown(&store.put("a", "2".into(), Expected::Version(first)).await));
     let found = store.get("a").await.expect("the disk works again").expect("it is there");
     assert!(store.put("a", "3".into(), Expected::Version(found.version)).await.is_ok());
+}
+
+#[tokio::test]
+async fn an_ephemeral_key_is_nowhere_on_the_disk_and_takes_no_version_twice() {
+    let disk = CrashDisk::new();
+    let store = opened(&disk).await;
+    let first = store.create_ephemeral("a", "1".into()).await.expect("absent");
+    disk.inject(DiskFault::Write);
+    assert!(is_unknown(&store.put("a", "2".into(), Expected::Version(first)).await));
+    let found = store.get("a").await.expect("the disk works again");
+    assert_eq!(found, Some(Versioned { value: "1".into(), version: first }), "as before");
+    // As after a kill, or a loss of power.
+    std::mem::forget(store);
+    disk.restart(Unsynced::Lost);
+    let store = opened(&disk).await;
+    assert_eq!(store.get("a").await, Ok(None));
+    let second = store.put("a", "3".into(), Expected::Absent).await.expect("absent");
+    assert!(second > first);
 }
 
 #[tokio::test]
