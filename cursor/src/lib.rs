@@ -57,7 +57,7 @@ pub use managed_ledger::{
     Retention,
 };
 #[cfg(feature = "io")]
-pub use names::{InvalidName, OWN_CURSORS};
+pub use names::{InvalidName, NAME_BYTES_MAX, OWN_CURSORS};
 #[cfg(feature = "io")]
 pub use snapshots::{LoadError, PersistError, RECORD_RANGES_MAX, SNAPSHOTS_PER_LEDGER_MAX};
 

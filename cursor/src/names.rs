@@ -4,17 +4,42 @@ use std::fmt::Write;
 
 /// A name that no record can be kept under.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{0:?} names no topic and no cursor: write persistent://tenant/namespace/topic, \
-     or names joined by `/`, none of them empty and without control characters"
-)]
-pub struct InvalidName(String);
+pub enum InvalidName {
+    /// It is none.
+    #[error(
+        "{0:?} names no topic and no cursor: write persistent://tenant/namespace/topic, \
+         or names joined by `/`, none of them empty and without control characters"
+    )]
+    Malformed(String),
+    /// It is longer than [`NAME_BYTES_MAX`].
+    #[error(
+        "the name that begins with {start:?} has {bytes} bytes, and the longest has {NAME_BYTES_MAX}; shorten it"
+    )]
+    TooLong {
+        /// Its first characters.
+        start: String,
+        /// Its length in bytes.
+        bytes: usize,
+    },
+}
+
+/// The longest name of a topic or a cursor, in bytes: names are in keys, records and messages to people, and a longer one
+/// is a mistake.
+pub const NAME_BYTES_MAX: usize = 1_024;
+
+fn bounded(name: &str) -> Result<(), InvalidName> {
+    match name.len() {
+        0..=NAME_BYTES_MAX => Ok(()),
+        bytes => Err(InvalidName::TooLong { start: name.chars().take(40).collect(), bytes }),
+    }
+}
 
 /// The name of a topic's managed ledger: `persistent://tenant/namespace/topic` becomes
 /// `tenant/namespace/persistent/topic`, with the topic's own name encoded; a name without a
 /// scheme is one already.
 pub(crate) fn persistence_path(name: &str) -> Result<String, InvalidName> {
-    let invalid = || InvalidName(name.to_owned());
+    let invalid = || InvalidName::Malformed(name.to_owned());
+    bounded(name)?;
     let path = match name.strip_prefix("persistent://") {
         None => name.to_owned(),
         Some(rest) => {
@@ -51,8 +76,9 @@ pub(crate) fn topic_key(path: &str) -> String {
 
 /// The key of a cursor's record.
 pub(crate) fn cursor_key(path: &str, cursor: &str) -> Result<String, InvalidName> {
+    bounded(cursor)?;
     if cursor.is_empty() || cursor.contains(char::is_control) {
-        return Err(InvalidName(cursor.to_owned()));
+        return Err(InvalidName::Malformed(cursor.to_owned()));
     }
     Ok(format!("managed-ledgers/{path}/{}", encoded(cursor)))
 }
@@ -122,6 +148,13 @@ mod tests {
             let refused = persistence_path(bad).unwrap_err().to_string();
             assert!(refused.contains(&format!("{bad:?}")), "{refused}");
         }
+        let prefix = "persistent://acme/eu/";
+        let name = |bytes: usize| format!("{prefix}{}", "x".repeat(bytes - prefix.len()));
+        assert!(persistence_path(&name(NAME_BYTES_MAX)).is_ok());
+        let refused = persistence_path(&name(NAME_BYTES_MAX + 1)).unwrap_err().to_string();
+        assert!(refused.contains(prefix) && refused.contains("1025 bytes"), "{refused}");
+        assert!(refused.contains("the longest has 1024") && refused.len() < 200, "{refused}");
+        assert!(cursor_key("a", &name(NAME_BYTES_MAX + 1)).is_err());
         assert!(cursor_key("a", "").is_err());
         assert!(cursor_key("a", "c\td").is_err());
     }

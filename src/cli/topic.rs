@@ -1,6 +1,7 @@
 //! The commands on topics.
 
 use clap::{Args, Subcommand};
+use georepl::cursor::NAME_BYTES_MAX;
 
 use super::region::{Output, Place, Rule, consent};
 use crate::service::words::{Bound, Consent};
@@ -112,17 +113,24 @@ fn scaled(text: &str, units: &[(&str, u64)]) -> Option<Bound> {
 /// The full name of a topic, as Pulsar completes short ones.
 pub(super) fn topic(text: &str) -> Result<String, String> {
     let parts: Vec<_> = text.split('/').collect();
-    match parts[..] {
-        _ if text.starts_with("persistent://") && parts.len() >= 5 => Ok(text.to_owned()),
-        [name] if !name.is_empty() => Ok(format!("persistent://public/default/{name}")),
+    let name = match parts[..] {
+        _ if text.starts_with("persistent://") && parts.len() >= 5 => text.to_owned(),
+        [name] if !name.is_empty() => format!("persistent://public/default/{name}"),
         [tenant, namespace, name]
             if !tenant.contains(':') && parts.iter().all(|part| !part.is_empty()) =>
         {
-            Ok(format!("persistent://{tenant}/{namespace}/{name}"))
+            format!("persistent://{tenant}/{namespace}/{name}")
         }
         _ => {
-            Err("write a name, tenant/namespace/name or persistent://tenant/namespace/name".into())
+            let forms = "a name, tenant/namespace/name or persistent://tenant/namespace/name";
+            return Err(format!("write {forms}"));
         }
+    };
+    match name.len() {
+        0..=NAME_BYTES_MAX => Ok(name),
+        bytes => Err(format!(
+            "the full name of a topic has at most {NAME_BYTES_MAX} bytes, and this one has {bytes}"
+        )),
     }
 }
 
@@ -152,5 +160,8 @@ mod tests {
         for bad in ["", "a/b", "/a/b", "persistent://acme", "non-persistent://a/b/c"] {
             assert!(topic(bad).is_err(), "{bad}");
         }
+        let longest = NAME_BYTES_MAX - "persistent://public/default/".len();
+        assert_eq!(topic(&"x".repeat(longest)).unwrap().len(), NAME_BYTES_MAX);
+        assert!(topic(&"x".repeat(longest + 1)).unwrap_err().contains("at most 1024 bytes"));
     }
 }

@@ -77,6 +77,22 @@ impl LocalMetadataStore {
     /// # Panics
     /// Outside a tokio runtime.
     pub async fn open(disk: Arc<dyn Disk>) -> Result<Self, OpenFileError> {
+        Self::open_file(disk, Presence::MayBeNew).await
+    }
+
+    /// Opens a store that was there before. One that is gone or empty is refused, and none is begun in its place.
+    /// Otherwise as [`open`](Self::open).
+    ///
+    /// # Errors
+    /// [`OpenFileError`].
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub async fn open_existing(disk: Arc<dyn Disk>) -> Result<Self, OpenFileError> {
+        Self::open_file(disk, Presence::MustExist).await
+    }
+
+    async fn open_file(disk: Arc<dyn Disk>, presence: Presence) -> Result<Self, OpenFileError> {
         let located = disk.locate(FILE_NAME);
         let opening = spawn_blocking(move || {
             let spec = FileSpec {
@@ -87,7 +103,7 @@ impl LocalMetadataStore {
                 create: |transaction| Tables::open(transaction, &Ephemeral::new()).map(drop),
                 check,
             };
-            DatabaseFile::open(disk, spec, Presence::MayBeNew)
+            DatabaseFile::open(disk, spec, presence)
         });
         // A runtime that is shutting down drops its blocking tasks.
         let file = opening.await.unwrap_or_else(|error| {

@@ -135,6 +135,18 @@ async fn a_file_that_goes_while_it_is_open_is_not_begun_anew() {
 }
 
 #[tokio::test]
+async fn a_store_that_must_be_there_is_not_begun() {
+    let disk = CrashDisk::new();
+    for _ in 0..2 {
+        let error = LocalMetadataStore::open_existing(Arc::new(disk.clone())).await;
+        let error = error.expect_err("there is none");
+        assert!(matches!(error, OpenFileError::Gone { .. }), "{error}");
+    }
+    drop(opened(&disk).await);
+    LocalMetadataStore::open_existing(Arc::new(disk)).await.expect("now there is one");
+}
+
+#[tokio::test]
 async fn a_damaged_file_is_to_be_restored_from_a_copy() {
     let disk = CrashDisk::new();
     drop(opened(&disk).await);
