@@ -145,7 +145,9 @@ fn seeded() -> Rng {
 fn file_that_is_cut_or_replaced_is_named_and_works_again_when_it_is_put_back() {
     let (patient, mut rng) = (Patient::new(), seeded());
     for (name, named) in [(MANIFEST, MANIFEST), (METADATA, "metadata")] {
-        for damage in [Damage::Empty, Damage::Half, Damage::AllZeros, Damage::Another] {
+        let damages =
+            [Damage::Gone, Damage::Empty, Damage::Half, Damage::AllZeros, Damage::Another];
+        for damage in damages {
             patient.damage(name, damage, &mut rng);
             for command in [&["status"][..], &["consume", "orders"], &["why"]] {
                 let said = refusal(&patient.site.on_west(command), 1);
@@ -153,6 +155,8 @@ fn file_that_is_cut_or_replaced_is_named_and_works_again_when_it_is_put_back() {
             }
             let said = refusal(&publish(&patient.site.west, &lines(0..1)), 1);
             assert!(said.contains(named), "{name} {damage:?}: {said}");
+            let is_there = patient.file(name).exists();
+            assert_eq!(is_there, !matches!(damage, Damage::Gone), "{name}: nothing is made");
             patient.put_back(name);
             assert_eq!(consumed(&patient.site.west).as_ref(), Ok(&patient.lines), "{damage:?}");
             patient.heal();

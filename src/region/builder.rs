@@ -11,7 +11,7 @@ use georepl_storage::{
 };
 use tokio::task::spawn_blocking;
 
-use super::directory::{Absent, Directory, HeldDisk, Manifest, Wanted};
+use super::directory::{Absent, Directory, HeldDisk, Manifest, Wanted, bookie_file};
 use super::error::{MissingBookie, OpenRegionError};
 use super::{Bookies, Memory, Region, Settings};
 
@@ -167,9 +167,21 @@ pub(super) async fn hold(path: &Path, wanted: Wanted) -> Result<Held, OpenRegion
     };
     let (ids, name) = (ids(&held.manifest), held.manifest.name.as_str().into());
     let disk: Arc<dyn Disk> = Arc::new(HeldDisk::new(path, held));
-    let store = LocalMetadataStore::open(disk.clone()).await.map_err(|error| match error {
-        OpenFileError::InUse { .. } => in_use(path),
-        error => error.into(),
+    let store = match bookie_file(path, &ids) {
+        None => LocalMetadataStore::open(disk.clone()).await.map_err(OpenRegionError::from),
+        Some(found) => {
+            let opened = LocalMetadataStore::open_existing(disk.clone()).await;
+            opened.map_err(|error| match error {
+                OpenFileError::Gone { file: metadata } => {
+                    OpenRegionError::MetadataGone { metadata, found }
+                }
+                error => error.into(),
+            })
+        }
+    };
+    let store = store.map_err(|error| match error {
+        OpenRegionError::Metadata(OpenFileError::InUse { .. }) => in_use(path),
+        error => error,
     })?;
     Ok(Held { name, ids, disk, store })
 }

@@ -11,7 +11,7 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
-use georepl_storage::{DirectoryDisk, Disk, Presence};
+use georepl_storage::{BookieId, DirectoryDisk, Disk, Presence};
 use redb::{DatabaseError, StorageBackend};
 use serde::{Deserialize, Serialize};
 
@@ -34,6 +34,7 @@ const MANIFEST: &str = "region.json";
 const MANIFEST_UNFINISHED: &str = "region.json.new";
 const LOCK: &str = "lock";
 const SOCKET: &str = "socket";
+const METADATA: &str = "metadata.redb";
 
 /// What a region says of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -109,9 +110,13 @@ impl Directory {
         if found.is_some() && read_manifest(path)?.is_some() {
             return Ok(None);
         }
+        if found.is_some() {
+            refuse_remains(path)?;
+        }
         if wanted.absent == Absent::Refuse {
             return Err(OpenRegionError::NotThere { directory: directory() });
         }
+        refuse_inside_another(path)?;
         let from_path = || path.file_name().map(|name| name.to_string_lossy().into_owned());
         let name = wanted.name.clone().or_else(from_path).unwrap_or_default();
         let manifest = Manifest::new(&name, wanted.bookies)?;
@@ -159,6 +164,49 @@ impl Disk for HeldDisk {
 /// Where the region of this directory is served, if it is.
 pub(super) fn socket_in(directory: &Path) -> PathBuf {
     directory.join(SOCKET)
+}
+
+/// A region whose manifest is gone is no place for a new one.
+fn refuse_remains(path: &Path) -> Result<(), OpenRegionError> {
+    let entries = fs::read_dir(path).map_err(|error| disk(path, "list", error))?;
+    for entry in entries {
+        let name = entry.map_err(|error| disk(path, "list", error))?.file_name();
+        let found = name.to_string_lossy();
+        let is_bookie = found.starts_with("bookie-") && found.ends_with(".redb");
+        if (is_bookie || found == METADATA)
+            // A region that is begun just now has its manifest before it has anything else.
+            && read_manifest(path)?.is_none()
+        {
+            let (manifest, found) = (path.join(MANIFEST), found.into_owned());
+            return Err(OpenRegionError::ManifestGone { manifest, found });
+        }
+    }
+    Ok(())
+}
+
+/// What is done to the files of a region, such as moving it or putting it back from a copy, is done to all that lies in
+/// its directory.
+fn refuse_inside_another(path: &Path) -> Result<(), OpenRegionError> {
+    let absolute = std::path::absolute(path).map_err(|error| disk(path, "locate", error))?;
+    // Where links lead to, as far as it is there.
+    let around = match absolute.canonicalize() {
+        Ok(there) => there.parent().map(Path::to_owned),
+        Err(_) => absolute.ancestors().skip(1).find_map(|above| above.canonicalize().ok()),
+    };
+    let mut around = around.iter().flat_map(|around| around.ancestors());
+    match around.find(|above| above.join(MANIFEST).is_file()) {
+        Some(outer) => {
+            let (directory, outer) = (path.to_owned(), outer.to_owned());
+            Err(OpenRegionError::InsideAnother { directory, outer })
+        }
+        None => Ok(()),
+    }
+}
+
+/// The file of a bookie that holds something: whoever has one had metadata before it.
+pub(super) fn bookie_file(path: &Path, bookies: &[BookieId]) -> Option<PathBuf> {
+    let mut files = bookies.iter().map(|bookie| path.join(format!("bookie-{bookie}.redb")));
+    files.find(|file| fs::metadata(file).is_ok_and(|found| found.len() > 0))
 }
 
 /// A directory that is to become a region must be empty but for what a beginning leaves that was cut off.
@@ -362,6 +410,46 @@ mod tests {
         let bad = temporary.path().join("a b");
         assert!(matches!(refused(&bad, &wanted()), OpenRegionError::InvalidName { .. }));
         assert!(!bad.exists());
+    }
+
+    #[test]
+    fn region_that_has_lost_its_manifest_is_no_place_for_another() {
+        let temporary = tempfile::tempdir().unwrap();
+        let path = temporary.path().join("west");
+        for remains in ["metadata.redb", "bookie-west-bookie-3.redb"] {
+            fs::create_dir(&path).unwrap();
+            fs::write(path.join(remains), "entries").unwrap();
+            for absent in [Absent::Refuse, Absent::Create] {
+                let error = refused(&path, &Wanted { absent, ..wanted() });
+                assert!(matches!(error, OpenRegionError::ManifestGone { .. }), "{error}");
+                let manifest = path.join(MANIFEST).display().to_string();
+                assert!(
+                    [&manifest[..], remains].iter().all(|named| error.to_string().contains(named))
+                );
+            }
+            assert_eq!(fs::read_dir(&path).unwrap().count(), 1, "nothing was made");
+            fs::remove_dir_all(&path).unwrap();
+        }
+    }
+
+    #[test]
+    fn region_is_not_begun_inside_another() {
+        let temporary = tempfile::tempdir().unwrap();
+        let outer = temporary.path().join("west");
+        drop(Directory::open(&outer, &wanted()).unwrap());
+        std::os::unix::fs::symlink(&outer, temporary.path().join("link")).unwrap();
+        let inner = ["west/east", "west/deep/er/east", "link/east"];
+        for path in inner.map(|inner| temporary.path().join(inner)) {
+            let error = refused(&path, &wanted());
+            assert!(matches!(error, OpenRegionError::InsideAnother { .. }), "{error}");
+            assert!(error.to_string().contains(outer.canonicalize().unwrap().to_str().unwrap()));
+            assert!(!path.exists());
+        }
+        fs::create_dir(outer.join("empty")).unwrap();
+        let error = refused(&outer.join("empty"), &wanted());
+        assert!(matches!(error, OpenRegionError::InsideAnother { .. }), "{error}");
+        drop(Directory::open(&temporary.path().join("link"), &wanted()).unwrap());
+        drop(Directory::open(&temporary.path().join("east"), &wanted()).unwrap());
     }
 
     #[test]

@@ -43,6 +43,40 @@ pub enum OpenRegionError {
         /// One of the files in it.
         found: String,
     },
+    /// The region has lost its manifest: other files of a region are there.
+    #[error(
+        "{} is gone, but the region's {found} is there; put the file back, or restore it from a copy of this region",
+        .manifest.display()
+    )]
+    ManifestGone {
+        /// The file that is to say what the region is.
+        manifest: PathBuf,
+        /// One of the files in its directory.
+        found: String,
+    },
+    /// The region has lost its metadata: bookies of it are there.
+    #[error(
+        "{} is gone or empty, but {} is there; put it back, or restore it from a copy: without it no ledger is found; \
+         nothing was made in its place",
+        .metadata.display(), .found.display()
+    )]
+    MetadataGone {
+        /// The file of the metadata.
+        metadata: PathBuf,
+        /// The file of one of the bookies.
+        found: PathBuf,
+    },
+    /// Its directory would lie in that of another region.
+    #[error(
+        "{} lies in the directory of another region, {}; give a directory beside it",
+        .directory.display(), .outer.display()
+    )]
+    InsideAnother {
+        /// The directory.
+        directory: PathBuf,
+        /// The other region's.
+        outer: PathBuf,
+    },
     /// Another process holds it, or another part of this one.
     #[error(
         "the region in {} is in use by {}; stop that one first",
@@ -130,6 +164,9 @@ impl OpenRegionError {
             Self::NotThere { .. }
             | Self::NotADirectory { .. }
             | Self::NotARegion { .. }
+            | Self::ManifestGone { .. }
+            | Self::MetadataGone { .. }
+            | Self::InsideAnother { .. }
             | Self::NewerFormat { .. }
             | Self::Damaged { .. }
             | Self::OtherName { .. }
