@@ -98,6 +98,9 @@ fn replication_that_is_interrupted_says_what_is_left_and_why() {
         assert_eq!(lane["backlog"], 2, "{lane}");
         let why = lane["why"].as_str().expect("a text");
         assert!(why.starts_with("2 entries behind: ") && why.contains("terminated"), "{why}");
+        let later = words(&site.on_west(&["why"])).0;
+        let parts = ["no replicator runs; the last one stopped ", "terminated"];
+        assert!(parts.iter().all(|part| later.contains(part)), "{later}");
         assert_eq!(east.terminate().0, Some(0));
     }
 }
@@ -207,6 +210,8 @@ fn demo_that_is_interrupted_closes_its_regions_and_says_how_far_it_came() {
     let told = said.split_once("georepl: interrupted: ").expect("it says so").1;
     let published: u64 = told.split(' ').next().and_then(|n| n.parse().ok()).expect("a number");
     let west = Path::new(&site.west).join("west");
+    let why = format!("nothing was audited; see georepl why --region {} and ", west.display());
+    assert!(told.contains(&why), "{told}");
     let status = run(&["status", "--region", west.to_str().expect("UTF-8"), "--json"]);
     assert_ok(&status);
     assert_eq!(report(&status)["topics"][0]["entries"], published, "all that was published");

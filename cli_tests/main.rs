@@ -2,8 +2,10 @@
 
 mod ends;
 mod keeping;
+mod places;
 mod regions;
 mod site;
+mod stops;
 mod troubles;
 
 use std::io::Write;

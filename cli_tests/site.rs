@@ -1,5 +1,6 @@
 //! Two regions in directories, and processes that hold them.
 
+use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -105,6 +106,17 @@ pub(crate) fn inside(directory: &str, change: impl AsyncFnOnce(&Region)) {
         change(&region).await;
         region.close().await.expect("its disk works");
     });
+}
+
+/// Copies the files of a region that nobody holds.
+pub(crate) fn copy_files(from: &str, to: &str) {
+    fs::create_dir_all(to).expect("there is room");
+    for file in fs::read_dir(from).expect("it is there") {
+        let file = file.expect("it can be listed");
+        if file.file_type().expect("it has one").is_file() {
+            fs::copy(file.path(), Path::new(to).join(file.file_name())).expect("there is room");
+        }
+    }
 }
 
 /// How often it is looked whether something has arrived. Each look takes a process.

@@ -10,7 +10,7 @@ use georepl::replicator::EmbeddedTopics;
 use georepl::storage::{Expected, LedgerId, ledger_key};
 use serde_json::Value;
 
-use super::site::{ATTEMPTS, Publisher, Server, Site, assert_ok, inside, terminate};
+use super::site::{ATTEMPTS, Publisher, Server, Site, assert_ok, copy_files, inside, terminate};
 use super::{assert_refused, report, run, run_with_input, spawn, words};
 
 fn arrives(region: &str, lines: &[&str]) -> bool {
@@ -109,6 +109,38 @@ fn consumer_goes_on_when_the_holder_ends() {
     stdout.read_to_string(&mut lines).expect("text");
     assert_eq!(lines, "one\ntwo\nthree\n");
     assert_eq!(consuming.wait().expect("it ends").code(), Some(0));
+}
+
+#[test]
+fn consumer_of_what_is_there_goes_on_when_the_holder_ends_or_is_killed() {
+    const ENTRIES: usize = 30_000;
+    let lines: Vec<_> = (0..ENTRIES).map(|n| format!("line {n:0100}")).collect();
+    let input: String = lines.iter().map(|line| format!("{line}\n")).collect();
+    for killed in [false, true] {
+        let site = Site::new();
+        let mut server = Server::start(&site.west);
+        let publish = ["publish", "--region", &site.west, "orders"];
+        assert_ok(&run_with_input(&publish, input.as_bytes()));
+        let args = ["consume", "--region", &site.west, "orders"];
+        let mut consuming = spawn(&args, Stdio::null());
+        let mut stdout = BufReader::new(consuming.stdout.take().expect("it was piped"));
+        let mut consumed = String::new();
+        stdout.read_line(&mut consumed).expect("it reads");
+        // What comes now was not there when it began.
+        site.publish(&["later"]);
+        // There is more between here and there than the pipes take.
+        match killed {
+            true => server.child.kill().expect("it runs"),
+            false => terminate(&server.child),
+        }
+        stdout.read_to_string(&mut consumed).expect("text");
+        let output = consuming.wait_with_output().expect("it ends");
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        assert!(consumed == input, "each once, in order, and no later one");
+        let code = server.child.wait().expect("it ends").code();
+        assert_eq!(code, (!killed).then_some(0));
+        assert_eq!(Site::consumed(&site.west).len(), ENTRIES + 1);
+    }
 }
 
 #[test]
@@ -437,15 +469,4 @@ fn source_from_an_older_copy_seeks_above_the_incarnation_that_the_remote_names()
     assert_ok(&site.on_west(&seek));
     assert_eq!(site.replicate()["published"], 2);
     assert_eq!(Site::consumed(&site.east), ["one", "one", "one", "one", "one", "two"]);
-}
-
-/// Of a region that nobody holds.
-fn copy_files(from: &str, to: &str) {
-    fs::create_dir_all(to).expect("there is room");
-    for file in fs::read_dir(from).expect("it is there") {
-        let file = file.expect("it can be listed");
-        if file.file_type().expect("it has one").is_file() {
-            fs::copy(file.path(), Path::new(to).join(file.file_name())).expect("there is room");
-        }
-    }
 }

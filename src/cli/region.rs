@@ -110,6 +110,8 @@ Examples:
         output: Output,
     },
     /// Says why topics do not get on to their remotes; exit status 1 if one waits for an operator.
+    ///
+    /// Where no replicator runs, it says why the last one stopped, if it did not come to its end.
     #[command(after_help = "\
 Examples:
   georepl why --region data/west
@@ -243,10 +245,10 @@ pub(crate) enum LedgerCommand {
         place: Place,
         /// The ledger
         ledger: u64,
-        /// The first entry
+        /// The first entry; it must be there
         #[arg(long, value_name = "ENTRY", default_value_t = 0)]
         first: u64,
-        /// The last entry [default: the last that is confirmed]
+        /// The last entry, which must be there too [default: the last that is confirmed]
         #[arg(long, value_name = "ENTRY")]
         last: Option<u64>,
         #[command(flatten)]
@@ -291,7 +293,8 @@ Examples:
   georepl bookie renew --region data/west west-bookie-2 --yes
   georepl ledger check --region data/west
 The first check says whether other bookies hold copies of all that the lost file had, the second
-one what has too few copies now.")]
+one what has too few copies now. If so many are lost that the region does not open, nothing can be
+checked before it does: renew just enough of them, check, and renew the others.")]
     Renew {
         #[command(flatten)]
         place: Place,

@@ -15,8 +15,8 @@ use super::{Found, interrupted};
 use crate::cli::Output;
 use crate::exit::{Exit, Failure, say};
 use crate::interrupt::Interrupt;
-use crate::service::words::{Command, Consumed, Start};
-use crate::service::{Consumable, decode_entry};
+use crate::service::words::{Command, Consumed, Start, Until};
+use crate::service::{Consumable, ENDING, PATIENCE, decode_entry};
 
 /// How an entry is printed.
 #[derive(Clone, Copy)]
@@ -36,12 +36,14 @@ pub(super) async fn run(
     interrupt: Interrupt,
 ) -> Result<Found, Failure> {
     let mut printer = Printer::new(if output.json { Form::Json } else { Form::Line });
+    let mut patience = PATIENCE;
     loop {
+        printer.begin();
         let printed = async |talk: &mut Talk| printer.print(talk).await;
-        let printed = ask(directory, Absent::Refuse, command.clone(), interrupt.clone(), printed);
-        match printed.await {
-            Err(ended) if ended.exit == Exit::Ended => match printer.rest_of(&command) {
-                Some(rest) => command = rest,
+        let (asked, interrupt) = (command.clone(), interrupt.clone());
+        match ask(directory, Absent::Refuse, patience, asked, interrupt, printed).await {
+            Err(ended) if printer.may_go_on(&ended) => match printer.rest_of(&command) {
+                Some(rest) => (command, patience) = (rest, ENDING),
                 None => return Err(ended),
             },
             Err(failure) => return Err(failure),
@@ -62,7 +64,7 @@ pub(super) async fn run_hexadecimal(
 ) -> Result<Found, Failure> {
     let mut printer = Printer::new(if output.json { Form::Json } else { Form::Hexadecimal });
     let print = async |talk: &mut Talk| printer.print(talk).await;
-    match ask(directory, Absent::Refuse, command, interrupt, print).await? {
+    match ask(directory, Absent::Refuse, PATIENCE, command, interrupt, print).await? {
         Printed::All => Ok(Found::Healthy),
         Printed::Some(_) => {
             let entries = printer.entries;
@@ -83,17 +85,32 @@ struct Printer {
     form: Form,
     /// Entries printed in this connection.
     entries: u64,
+    /// As many were there when they were asked for in this connection; none if that was not told.
+    wanted: Option<u64>,
     last: Option<Position>,
 }
 
 impl Printer {
     fn new(form: Form) -> Self {
-        Self { form, entries: 0, last: None }
+        Self { form, entries: 0, wanted: None, last: None }
+    }
+
+    fn begin(&mut self) {
+        (self.entries, self.wanted) = (0, None);
+    }
+
+    /// Whether somebody else may have the rest. Reading changes nothing, so a holder that was killed is as good as one
+    /// that has said that it ends; but only if it got on, or this could go on for ever.
+    fn may_go_on(&self, failure: &Failure) -> bool {
+        match failure.exit {
+            Exit::Ended => true,
+            Exit::Unreachable => self.entries > 0,
+            Exit::Failed | Exit::Usage | Exit::Refused => false,
+        }
     }
 
     /// Prints what comes. Whoever reads it may have seen enough before.
     async fn print(&mut self, talk: &mut Talk) -> Result<Printed, Failure> {
-        self.entries = 0;
         let mut out = io::BufWriter::new(io::stdout());
         loop {
             // What is there is printed at once, however much it is.
@@ -114,7 +131,10 @@ impl Printer {
                     self.last = Some(entry.position);
                     put(&mut out, &entry, self.form)
                 }
-                Answer::Progress(_) => Ok(()),
+                Answer::Progress(how_far) => {
+                    self.wanted = how_far["wanted"].as_u64();
+                    Ok(())
+                }
                 Answer::Done(report) => {
                     if let Err(error) = out.flush() {
                         return written(error);
@@ -129,7 +149,8 @@ impl Printer {
         }
     }
 
-    /// What is left of a command; none if that is not known, because the end that it began at is not.
+    /// What is left of a command: what was there when it was first asked for, unless it follows. None if that is not
+    /// known, because the end that it began at is not.
     fn rest_of(&self, command: &Command) -> Option<Command> {
         let Command::Consume { topic, from, count, until } = command.clone() else { return None };
         let from = match (self.last, from) {
@@ -139,6 +160,8 @@ impl Printer {
             (None, Start::Latest) => return None,
             (None, from) => from,
         };
+        let wanted = self.wanted.filter(|_| until == Until::End);
+        let count = wanted.into_iter().chain(count).min();
         let count = count.map(|count| count.saturating_sub(self.entries));
         Some(Command::Consume { topic, from, count, until })
     }

@@ -22,6 +22,7 @@ use crate::cli::{
 use crate::exit::{Exit, Failure, say};
 use crate::interrupt::Interrupt;
 use crate::service::words::{self, Command, LedgerCheck, Move, Replicated, Settle, Until};
+use crate::service::{ENDING, PATIENCE};
 use talk::{Talk, ask};
 
 /// How a command went that did what it was asked to.
@@ -105,10 +106,12 @@ async fn replicate(
     interrupt: Interrupt,
 ) -> Result<Found, Failure> {
     let talk = async |talk: &mut Talk| Ok((talk.report().await?, talk.is_interrupted()));
+    let mut patience = PATIENCE;
     let (report, cut_short) = loop {
-        match ask(from, Absent::Refuse, command.clone(), interrupt.clone(), talk).await {
+        let (asked, interrupt) = (command.clone(), interrupt.clone());
+        match ask(from, Absent::Refuse, patience, asked, interrupt, talk).await {
             // It goes on where it was, in this process or whichever holds the region next.
-            Err(failure) if failure.exit == Exit::Ended => {}
+            Err(failure) if failure.exit == Exit::Ended => patience = ENDING,
             result => break result?,
         }
     };
@@ -164,7 +167,8 @@ async fn check(
 ) -> Result<Found, Failure> {
     let talk = async |talk: &mut Talk| Ok((talk.report().await?, talk.is_interrupted()));
     let command = Command::CheckLedgers { ledgers };
-    let (report, interrupted) = ask(directory, Absent::Refuse, command, interrupt, talk).await?;
+    let asked = ask(directory, Absent::Refuse, PATIENCE, command, interrupt, talk);
+    let (report, interrupted) = asked.await?;
     let found = shown(&report, output, show::checks)?;
     if !interrupted {
         return Ok(found);
@@ -225,7 +229,7 @@ async fn tell<T: DeserializeOwned>(
     show: fn(&mut dyn io::Write, &T) -> io::Result<Found>,
 ) -> Result<Found, Failure> {
     let talk = async |talk: &mut Talk| talk.report().await;
-    let report = ask(directory, Absent::Refuse, command, interrupt, talk).await?;
+    let report = ask(directory, Absent::Refuse, PATIENCE, command, interrupt, talk).await?;
     shown(&report, output, show)
 }
 

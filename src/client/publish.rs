@@ -19,7 +19,7 @@ use crate::exit::{Exit, Failure};
 use crate::interrupt::Interrupt;
 use crate::service::line::{Broken, Frame};
 use crate::service::words::{Command, Published, Rest};
-use crate::service::{LINE_BYTES_MAX, too_long};
+use crate::service::{ENDING, LINE_BYTES_MAX, PATIENCE, too_long};
 
 pub(super) async fn run(
     directory: &Path,
@@ -31,13 +31,15 @@ pub(super) async fn run(
     let mut lines = Lines::new(read(input)?);
     // As far as the other side has told, for when it tells no more.
     let mut known = Published { topic, ..Published::default() };
-    let mut absent = Absent::Create;
+    let (mut absent, mut patience) = (Absent::Create, PATIENCE);
     let outcome = loop {
         let command = Command::Publish { so_far: known.clone() };
         let publish = async |talk: &mut Talk| published(talk, &mut known, &mut lines).await;
-        match ask(directory, absent, command, interrupt.clone(), publish).await {
+        match ask(directory, absent, patience, command, interrupt.clone(), publish).await {
             // It has told of all that it wrote. The rest is for whoever holds the region next, or for this process.
-            Err(ended) if ended.exit == Exit::Ended => absent = Absent::Refuse,
+            Err(ended) if ended.exit == Exit::Ended => {
+                (absent, patience) = (Absent::Refuse, ENDING);
+            }
             outcome => break outcome,
         }
     };

@@ -20,7 +20,8 @@ pub(super) async fn run(
     if consent == Consent::Missing {
         let message = format!(
             "bookie {bookie} would begin again, empty, and its old file would be refused for ever; see with {check} that \
-             other bookies hold copies of all it had, and give --yes if that is meant"
+             other bookies hold copies of all it had, and give --yes if that is meant; if so many are lost that the \
+             region does not open, renew just enough of them first, and check then"
         );
         return Err(Failure::new(Exit::Refused, message));
     }

@@ -10,7 +10,7 @@ use super::Found;
 use crate::exit::{Exit, Failure, say};
 use crate::interrupt::Interrupt;
 use crate::service::words::{Holder, Purpose};
-use crate::service::{Attached, Host, attach, holder};
+use crate::service::{Attached, Host, PATIENCE, attach, holder};
 
 /// Holds a region until interrupted.
 pub(super) async fn run(directory: &Path, mut interrupt: Interrupt) -> Result<Found, Failure> {
@@ -19,10 +19,13 @@ pub(super) async fn run(directory: &Path, mut interrupt: Interrupt) -> Result<Fo
         () = interrupt.wait() => return Ok(Found::Healthy),
     };
     say(format_args!("serving the region in {}; Ctrl-C ends it", directory.display()));
-    interrupt.wait().await;
+    let misplaced = tokio::select! {
+        () = interrupt.wait() => None,
+        misplaced = taken.misplaced() => Some(misplaced),
+    };
     taken.close().await?;
     say("the region is closed");
-    Ok(Found::Healthy)
+    misplaced.map_or(Ok(Found::Healthy), Err)
 }
 
 /// Takes hold of the region, and waits for a while if another process has it for a command.
@@ -30,7 +33,7 @@ async fn take(directory: &Path) -> Result<Arc<Host>, Failure> {
     let begun = Instant::now();
     let mut waiting = None;
     loop {
-        let stream = match attach(directory, Absent::Create, Purpose::Serve).await? {
+        let stream = match attach(directory, Absent::Create, PATIENCE, Purpose::Serve).await? {
             Attached::Local(host) => return Ok(host),
             Attached::Remote(stream) => stream,
         };

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use georepl::Absent;
@@ -14,7 +14,7 @@ use crate::exit::{Exit, Failure};
 use crate::interrupt::Interrupt;
 use crate::service::line::{self, Broken, Duplex, Frame, Inbox, Outbox};
 use crate::service::words::{Command, Purpose, Reply, Request, VERSION};
-use crate::service::{Attached, Host, PATIENCE, PAUSE, attach};
+use crate::service::{Attached, Host, PAUSE, attach};
 
 /// A command that was taken.
 pub(super) struct Talk {
@@ -33,10 +33,12 @@ enum Interrupted {
     Yes,
 }
 
-/// Finds or becomes the process that holds the region, and lets `talk` talk to it.
+/// Finds or becomes the process that holds the region, and lets `talk` talk to it. A holder that serves nobody has
+/// `patience` to end.
 pub(super) async fn ask<R>(
     directory: &Path,
     absent: Absent,
+    patience: Duration,
     command: Command,
     interrupt: Interrupt,
     talk: impl AsyncFnOnce(&mut Talk) -> Result<R, Failure>,
@@ -45,7 +47,7 @@ pub(super) async fn ask<R>(
     let begun = Instant::now();
     let (mut talking, host) = loop {
         let (stream, host): (Box<dyn Duplex>, _) =
-            match attach(directory, absent, Purpose::Command).await? {
+            match attach(directory, absent, patience, Purpose::Command).await? {
                 Attached::Remote(stream) => (Box::new(stream), None),
                 Attached::Local(host) => {
                     let (here, there) = tokio::io::duplex(DUPLEX_BYTES);
@@ -60,7 +62,7 @@ pub(super) async fn ask<R>(
                 return Err(failure);
             }
             // It was about to end: somebody else will hold the region, or this process.
-            Err(NotTaken::Broken(error)) if host.is_some() || begun.elapsed() > PATIENCE => {
+            Err(NotTaken::Broken(error)) if host.is_some() || begun.elapsed() > patience => {
                 close(host).await?;
                 return Err(Failure::new(Exit::Unreachable, error));
             }

@@ -12,7 +12,7 @@ mod report;
 mod wire;
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -75,9 +75,10 @@ pub(crate) enum Error {
     Signals(io::Error),
     #[error(
         "interrupted: {published} messages were published and {acknowledged} of them acknowledged; \
-         both regions are closed, and nothing was audited"
+         both regions are closed, and nothing was audited{}",
+        .kept.as_deref().map_or_else(String::new, look_at)
     )]
-    Interrupted { published: u64, acknowledged: u64 },
+    Interrupted { published: u64, acknowledged: u64, kept: Option<PathBuf> },
     #[error("the report could not be written: {0}")]
     Output(io::Error),
 }
@@ -168,7 +169,7 @@ async fn replicate(args: &DemoArgs, progress: &Progress) -> Result<Report, Error
     let outcomes = tokio::select! {
         outcomes = run_all(&lanes, &input, weather) => outcomes,
         never = progress.follow(&lanes) => match never {},
-        () = interrupt.wait() => return Err(give_up(&regions, &lanes, progress).await),
+        () = interrupt.wait() => return Err(give_up(args, &regions, &lanes, progress).await),
     };
     progress.show(&lanes);
     progress.finish();
@@ -201,7 +202,7 @@ async fn run_all(
 }
 
 /// Settles what was sent, and closes both regions.
-async fn give_up(regions: &Regions, lanes: &[Lane], progress: &Progress) -> Error {
+async fn give_up(args: &DemoArgs, regions: &Regions, lanes: &[Lane], progress: &Progress) -> Error {
     futures::future::join_all(lanes.iter().map(Lane::stop)).await;
     progress.finish();
     for region in regions.both() {
@@ -215,7 +216,18 @@ async fn give_up(regions: &Regions, lanes: &[Lane], progress: &Progress) -> Erro
         published += in_west;
         acknowledged += done;
     }
-    Error::Interrupted { published, acknowledged }
+    Error::Interrupted { published, acknowledged, kept: args.data.clone() }
+}
+
+/// How to see what was done, in regions that stay.
+fn look_at(data: &Path) -> String {
+    let (west, east) = (data.join("west"), data.join("east"));
+    format!(
+        "; see georepl why --region {west} and georepl status --region {east}; georepl replicate --from {west} \
+         --to {east} TOPIC sends the rest",
+        west = west.display(),
+        east = east.display()
+    )
 }
 
 async fn examine(lane: Lane, outcome: Outcome) -> Result<TopicReport, Error> {

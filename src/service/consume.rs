@@ -9,7 +9,7 @@ use georepl::replicator::message::Frame as Message;
 use super::Host;
 use super::line::{Broken, Frame, Inbox, Outbox};
 use super::links::offset_of;
-use super::words::{Consumed, Start, Until, position};
+use super::words::{Consumed, Reply, Start, Until, position};
 use crate::exit::{Exit, Failure};
 
 /// What to read.
@@ -43,6 +43,14 @@ pub(super) async fn run(
     }
     let cursor = ManagedCursor::reader(ledger, what.from.at()).map_err(Failure::failed)?;
     let mut consumed = Consumed { topic: what.topic, entries: 0, last: None, left: 0 };
+    let gone = |error: Broken| Failure::new(Exit::Unreachable, error);
+    if what.until == Until::End {
+        // So that whoever goes on elsewhere knows the end of today.
+        let wanted = end.since(cursor.read_position()).min(what.count.unwrap_or(u64::MAX));
+        let how_far = serde_json::json!({ "wanted": wanted });
+        outbox.word(&Reply::Progress(how_far)).await.map_err(gone)?;
+    }
+    let ending = || host.ending("run the command again");
     loop {
         let left = what.count.map_or(u64::MAX, |count| count - consumed.entries);
         let behind = end.since(cursor.read_position());
@@ -56,13 +64,15 @@ pub(super) async fn run(
         let entries = u32::try_from(wanted).unwrap_or(u32::MAX).min(READ_ENTRIES);
         let limits = ReadLimits { entries, bytes: READ_BYTES };
         let read = tokio::select! {
-            read = cursor.read_entries_or_wait(limits) => read,
+            biased;
+            // What was sent is not sent again by whoever goes on.
+            () = host.closing() => return Err(ending()),
             () = inbox.end() => {
                 // Whoever follows has no end to miss.
                 consumed.left = if what.until == Until::End { wanted } else { 0 };
                 return Ok(consumed);
             }
-            () = host.closing(), if what.until == Until::Told => return Err(host.ending("run the command again")),
+            read = cursor.read_entries_or_wait(limits) => read,
         };
         let entries = match read {
             Ok(entries) => entries,
@@ -72,11 +82,9 @@ pub(super) async fn run(
         for entry in entries {
             consumed.entries += 1;
             consumed.last = Some(entry.position.to_string());
-            let sent = outbox.feed(Frame::Data(encode(&entry))).await;
-            sent.map_err(|error| Failure::new(Exit::Unreachable, error))?;
+            outbox.feed(Frame::Data(encode(&entry))).await.map_err(gone)?;
         }
-        let sent = outbox.flush().await;
-        sent.map_err(|error| Failure::new(Exit::Unreachable, error))?;
+        outbox.flush().await.map_err(gone)?;
     }
 }
 

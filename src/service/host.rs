@@ -1,12 +1,13 @@
 //! A region that this process holds, and its socket.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use georepl::replicator::{EmbeddedTopic, EmbeddedTopics, Poison};
-use georepl::{Absent, OpenRegionError, Region};
+use georepl::{Absent, MissingBookie, OpenRegionError, Region};
 use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::net::{UnixListener, UnixStream};
@@ -24,10 +25,14 @@ use crate::exit::{Exit, Failure, say};
 /// A region that this process holds, and serves on its socket.
 pub(crate) struct Host {
     pub(super) region: Arc<Region>,
+    directory: PathBuf,
     purpose: Purpose,
     socket: PathBuf,
+    /// Of the socket that was bound.
+    bound: Option<FileId>,
     pub(super) lanes: Lanes,
     closing: watch::Sender<bool>,
+    misplaced: watch::Sender<Option<Failure>>,
     accepting: Mutex<Option<JoinHandle<()>>>,
     serving: Mutex<JoinSet<()>>,
 }
@@ -40,10 +45,12 @@ pub(crate) enum Attached {
     Local(Arc<Host>),
 }
 
-/// Finds the process that holds a region, or becomes it.
+/// Finds the process that holds a region, or becomes it. One that serves nobody has `patience` to begin to serve, or to
+/// end.
 pub(crate) async fn attach(
     directory: &Path,
     absent: Absent,
+    patience: Duration,
     purpose: Purpose,
 ) -> Result<Attached, Failure> {
     let begun = Instant::now();
@@ -54,7 +61,7 @@ pub(crate) async fn attach(
         match Host::open(directory, absent, purpose).await {
             Ok(host) => return Ok(Attached::Local(host)),
             // Its holder may be about to serve, or to end.
-            Err(Held::Elsewhere(_)) if begun.elapsed() < PATIENCE => {
+            Err(Held::Elsewhere(_)) if begun.elapsed() < patience => {
                 tokio::time::sleep(PAUSE).await
             }
             Err(Held::Elsewhere(error)) => {
@@ -106,20 +113,38 @@ impl Host {
         let region = Region::builder().absent(absent).open(directory).await;
         let region = region.map_err(|error| match error {
             error @ OpenRegionError::InUse { .. } => Held::Elsewhere(error),
+            OpenRegionError::TooFewBookies { opened, needed, ref missing, .. } => {
+                let then = until_it_opens(directory, needed - opened, missing);
+                Held::Not(Failure::failed(format!("{error}; {then}")))
+            }
             error => Held::Not(Failure::failed(error)),
-        })?;
-        let listener = socket::bind(&socket).map_err(|error| {
-            Held::Not(Failure::failed(format!("cannot serve on {}: {error}", socket.display())))
         })?;
         for missing in region.missing() {
             say(missing);
         }
+        Self::of(region, directory, socket, purpose).map_err(Held::Not)
+    }
+
+    /// Serves a region that this process has opened.
+    pub(super) fn of(
+        region: Region,
+        directory: &Path,
+        socket: PathBuf,
+        purpose: Purpose,
+    ) -> Result<Arc<Self>, Failure> {
+        let listener = socket::bind(&socket).map_err(|error| {
+            Failure::failed(format!("cannot serve on {}: {error}", socket.display()))
+        })?;
         let host = Arc::new(Self {
             region: Arc::new(region),
+            // For people who are elsewhere.
+            directory: std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned()),
             purpose,
+            bound: file_id(&socket),
             socket,
             lanes: Lanes::default(),
             closing: watch::Sender::new(false),
+            misplaced: watch::Sender::new(None),
             accepting: Mutex::default(),
             serving: Mutex::default(),
         });
@@ -138,8 +163,10 @@ impl Host {
 
     /// Lets the commands of others come to their end, those that would go on for ever at once, and closes the region.
     pub(crate) async fn close(&self) -> Result<(), Failure> {
-        // First, so that nobody comes any more who would not be served.
-        let _ = fs::remove_file(&self.socket);
+        // First, so that nobody comes any more who would not be served. Another region may be in that place by now.
+        if file_id(&self.socket) == self.bound {
+            let _ = fs::remove_file(&self.socket);
+        }
         if let Some(accepting) = self.accepting.lock().take() {
             accepting.abort();
         }
@@ -158,6 +185,39 @@ impl Host {
         let mut closing = self.closing.subscribe();
         // The sender lives as long as this object.
         let _ = closing.wait_for(|closing| *closing).await;
+    }
+
+    /// The region's directory.
+    pub(super) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Refuses what would be done to a region whose directory has gone from its place: what is written there now may be
+    /// found by nobody.
+    pub(super) fn in_place(&self) -> Result<(), Failure> {
+        if file_id(&self.socket) == self.bound {
+            return Ok(());
+        }
+        let (directory, region) = (self.directory.display(), self.region.name());
+        let process = std::process::id();
+        let then = match self.purpose {
+            Purpose::Serve => "that process ends",
+            Purpose::Command => "end that process",
+        };
+        let failure = Failure::failed(format!(
+            "{directory} was renamed or removed, or the socket in it, while process {process} held region {region} \
+             there; {then}; use the region where it is now, or put it back"
+        ));
+        self.misplaced.send_replace(Some(failure.clone()));
+        Err(failure)
+    }
+
+    /// Resolves when somebody has found the region's directory gone from its place.
+    pub(crate) async fn misplaced(&self) -> Failure {
+        let mut misplaced = self.misplaced.subscribe();
+        let found = misplaced.wait_for(Option::is_some).await;
+        let found = found.expect("the sender lives as long as this object").clone();
+        found.expect("it was waited for")
     }
 
     /// The failure of a command that is cut short by it, and what to do then.
@@ -191,7 +251,8 @@ impl Host {
         // Who asked and went away needs no answer.
         let asked = tokio::time::timeout(line::ANSWER, line::asked(stream)).await;
         let Ok(Ok((line, mut inbox, mut outbox))) = asked else { return };
-        let reply = match understood(&line) {
+        let asked = understood(&line).and_then(|command| self.in_place().map(|()| command));
+        let reply = match asked {
             Err(failure) => Reply::Failed(failure),
             Ok(command) => {
                 if outbox.word(&Reply::Taken).await.is_err() {
@@ -323,8 +384,35 @@ async fn accept(listener: UnixListener, host: std::sync::Weak<Host>) {
     }
 }
 
+/// Which file lies at a path; none if there is none, or it cannot be looked at.
+fn file_id(path: &Path) -> Option<FileId> {
+    let found = fs::symlink_metadata(path).ok()?;
+    Some(FileId { device: found.dev(), inode: found.ino() })
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct FileId {
+    device: u64,
+    inode: u64,
+}
+
+/// What to do, in order, about a region that has too few bookies to be opened, so that nothing can be checked.
+fn until_it_opens(directory: &Path, lacking: usize, missing: &[MissingBookie]) -> String {
+    let at = directory.display();
+    let renew: Vec<_> = missing.iter().map(|missing| missing.bookie.to_string()).collect();
+    let bookies = if lacking == 1 { "bookie" } else { "bookies" };
+    format!(
+        "1. put back the files that are only away; 2. if the region still does not open, renew {lacking} {bookies} whose \
+         files are lost for good, of {}: georepl bookie renew --region {at} BOOKIE --yes (what only those held is gone \
+         for good); 3. see what has lost copies: georepl ledger check --region {at}; 4. renew the others",
+        renew.join(", ")
+    )
+}
+
 /// How long the commands of others have to come to their end.
 const SERVED: Duration = Duration::from_secs(15);
+/// How long the next holder waits for one that has said that it ends.
+pub(crate) const ENDING: Duration = SERVED.saturating_add(PATIENCE);
 /// How long a region may be held by a process that does not serve it yet or no more, or that ends just when it is asked.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
 /// Before it is looked for again.

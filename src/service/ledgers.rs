@@ -60,8 +60,7 @@ pub(super) async fn read(
 ) -> Result<LedgerEnd, Failure> {
     let reader = open(host, LedgerId(ledger)).await?;
     let gone = |error: Broken| Failure::new(Exit::Unreachable, error);
-    let end = EntryId::following(reader.last_add_confirmed()).get();
-    let end = last.map_or(end, |last| end.min(last.saturating_add(1)));
+    let end = asked_for(&reader, first, last)?;
     let mut next = first;
     while next < end {
         let through = end.min(next + READ_ENTRIES) - 1;
@@ -77,6 +76,31 @@ pub(super) async fn read(
         next = through + 1;
     }
     Ok(LedgerEnd { ledger, entries: next.saturating_sub(first) })
+}
+
+/// Behind the last entry to read. What was named must be there; of an empty ledger, nothing was.
+fn asked_for(reader: &LedgerReader, first: u64, last: Option<u64>) -> Result<u64, Failure> {
+    let (ledger, end) = (reader.id(), EntryId::following(reader.last_add_confirmed()).get());
+    if last.is_some_and(|last| last < first) {
+        let message =
+            "the last entry comes before the first; give --first and --last in their order";
+        return Err(Failure::new(Exit::Usage, message));
+    }
+    let named = last.or_else(|| (first > 0).then_some(first));
+    if let Some(named) = named.filter(|named| *named >= end) {
+        let missing = if first < end { named } else { first };
+        return Err(Failure::failed(match end.checked_sub(1) {
+            None => {
+                format!("ledger {ledger} has no entry {missing}: it has none that is confirmed")
+            }
+            Some(last) => {
+                format!(
+                    "ledger {ledger} has no entry {missing}: it has 0 to {last}, as far as they are confirmed"
+                )
+            }
+        }));
+    }
+    Ok(last.map_or(end, |last| last + 1))
 }
 
 /// Looks at every copy of these ledgers, or of all, until told to stop.

@@ -9,6 +9,7 @@ use georepl::storage::EntryId;
 
 use super::Host;
 use super::lanes::Claimed;
+use super::stops::{self, Stop};
 use super::topics::guard;
 use super::words::{Consent, Link, Move, Moved, Run};
 use crate::exit::{Exit, Failure};
@@ -57,6 +58,7 @@ fn unknown(topic: String, remote: Option<String>, failure: Failure) -> Link {
         since_seconds: 0.0,
         why: failure.message,
         stuck: true,
+        stopped: None,
     }
 }
 
@@ -94,20 +96,48 @@ async fn link(host: &Host, topic: &EmbeddedTopic, remote: &str) -> Result<Link, 
             backlog: Some(why.backlog),
             reason: why.reason.name().to_owned(),
             since_seconds: why.since.as_secs_f64(),
-            stuck: needs_operator(&why),
-            why: why.to_string(),
+            stuck: needs_operator(&why) || is_full(&why),
+            why: in_words(&why),
+            stopped: None,
         });
     }
     let backlog = open_cursor(topic.ledger(), remote).await?.backlog();
+    let stop = Stop::last(topic.ledger(), remote).await;
+    let ago = stop.as_ref().map(Stop::ago).unwrap_or_default();
+    let last = stop.as_ref().map_or_else(String::new, |Stop { why, .. }| {
+        format!("; the last one stopped {} ago and said: {why}", stops::in_words(ago))
+    });
+    let from = host.directory().display();
+    let why = format!(
+        "{backlog} entries behind: no replicator runs{last}; start georepl replicate --from {from} \
+         --to <directory of {remote}> {name}"
+    );
     Ok(Link {
         topic: name,
         remote: Some(remote.to_owned()),
         backlog: Some(backlog),
         reason: "not-running".to_owned(),
-        since_seconds: 0.0,
-        stuck: backlog > 0,
-        why: format!("{backlog} entries behind: no replicator runs; start georepl replicate"),
+        since_seconds: ago.as_secs_f64(),
+        // What either side has lost shows without a backlog as well.
+        stuck: backlog > 0 || stop.is_some(),
+        why,
+        stopped: stop.map(|stop| stop.why),
     })
+}
+
+/// Why a topic does not get on, and where to look if it is the remote that takes no more.
+pub(super) fn in_words(why: &Why) -> String {
+    match is_full(why) {
+        true => format!(
+            "{why}; at the remote, georepl status shows which cursors of its topic have a backlog"
+        ),
+        false => why.to_string(),
+    }
+}
+
+/// Whether somebody has to act at the remote, who reads there or gives it room.
+fn is_full(why: &Why) -> bool {
+    matches!(why.reason, Reason::RemoteNotWritable { .. })
 }
 
 /// Whether somebody has to act. What a remote or a source has lost shows without a backlog as well.
@@ -158,7 +188,11 @@ pub(super) async fn moved(
         guard_move(&report, how, consent)?;
         match &claimed {
             Claimed::Running(replicator) => order(replicator, how).await?,
-            Claimed::Free(_) => carry_out(&cursor, how).await?,
+            Claimed::Free(_) => {
+                carry_out(&cursor, how).await?;
+                // Somebody has decided about it.
+                stops::note(cursor.ledger(), &remote, None).await;
+            }
         }
         report.done = true;
         report.backlog = cursor.backlog();

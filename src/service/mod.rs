@@ -14,10 +14,11 @@ mod quarantine;
 mod receive;
 mod replicate;
 mod socket;
+mod stops;
 mod target;
 mod topics;
 pub(crate) mod words;
 
 pub(crate) use consume::{Consumable, decode as decode_entry};
-pub(crate) use host::{Attached, Host, PATIENCE, PAUSE, attach, holder};
+pub(crate) use host::{Attached, ENDING, Host, PATIENCE, PAUSE, attach, holder};
 pub(crate) use publish::{LINE_BYTES_MAX, too_long};

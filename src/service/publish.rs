@@ -42,6 +42,10 @@ pub(super) async fn run(
             batch.push(frame(published.messages + batch.len() as u64, &message));
         }
         let messages = batch.len() as u64;
+        host.in_place().map_err(|failure| Failure {
+            message: format!("{failure}; {}", published.then(Rest::NotWritten)),
+            ..failure
+        })?;
         let positions =
             topic.publish_batch(batch).await.map_err(|error| failure(&published, &error))?;
         published.messages += messages;

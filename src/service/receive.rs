@@ -108,7 +108,10 @@ pub(super) async fn run(
     loop {
         tokio::select! {
             sent = sends(inbox) => match sent.map_err(gone)? {
-                Some(batch) => session.submit(batch),
+                Some(batch) => {
+                    host.in_place()?;
+                    session.submit(batch);
+                }
                 None => return Ok(Value::Null),
             },
             event = events.recv() => match event {

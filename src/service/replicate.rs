@@ -1,5 +1,6 @@
 //! Replicating topics to another region, each on its own: what fails for one keeps no other from its end.
 
+use std::convert::Infallible;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +8,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use georepl::cursor::ManagedCursor;
 use georepl::replicator::{
-    Ended, Poison, Reason, Replicator, ReplicatorConfig, State, StopReason, Why,
+    EmbeddedTopic, Ended, Poison, Reason, Replicator, ReplicatorConfig, State, StopReason, Why,
 };
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -15,7 +16,8 @@ use tokio::sync::watch;
 use super::host::Host;
 use super::lanes::{Claim, Claimed};
 use super::line::{Inbox, Outbox};
-use super::links::{needs_operator, of_each, open_cursor};
+use super::links::{in_words, needs_operator, of_each, open_cursor};
+use super::stops;
 use super::target::Target;
 use super::words::{Lane, Replicated, Reply, Until};
 use crate::exit::{Exit, Failure};
@@ -31,8 +33,15 @@ pub(super) async fn run(
     outbox: &mut Outbox,
 ) -> Result<Replicated, Failure> {
     // Everything that may be refused comes before the other region is touched.
-    begins(host, &topics).await?;
-    let target = Arc::new(Target::reach(to, host.region.name()).await?);
+    let ready = async {
+        begins(host, &topics).await?;
+        Target::reach(to, host.region.name()).await
+    };
+    let target = tokio::select! {
+        target = ready => Arc::new(target?),
+        () = inbox.end() => return Err(Failure::failed(NOT_BEGUN)),
+        () = host.closing() => return Err(host.ending("run the command again")),
+    };
     let alone = topics.len() == 1;
     let stopped_by_why = match until {
         Until::End => StoppedByWhy::Yes,
@@ -67,6 +76,8 @@ async fn begins(host: &Host, topics: &[String]) -> Result<(), Failure> {
     }
 }
 
+const NOT_BEGUN: &str = "interrupted before anything was replicated; run the command again";
+
 /// What the topics of a command have in common.
 struct Route<'a> {
     host: &'a Arc<Host>,
@@ -94,16 +105,17 @@ impl Route<'_> {
         let claims = topics.iter().map(|topic| self.claim(topic));
         let claims = claims.collect::<Result<Vec<_>, _>>()?;
         let carried: Vec<_> = topics.into_iter().map(Carried::new).collect();
-        let stop = watch::Sender::new(false);
+        let signal = watch::Sender::new(Signal::Look);
         let lanes = carried.iter().zip(claims);
-        let lanes = lanes.map(|(one, claim)| one.run(self, claim, stop.subscribe()));
+        let lanes = lanes.map(|(one, claim)| one.run(self, claim, signal.subscribe()));
         let lanes = join_all(lanes);
         let mut lanes = std::pin::pin!(lanes);
         let told = tokio::select! {
             lanes = &mut lanes => return Ok(lanes),
-            told = self.tell(&carried, inbox, outbox) => told,
+            told = self.tell(&carried, signal.subscribe(), inbox, outbox) => told,
+            never = beat(&signal) => match never {},
         };
-        stop.send_replace(true);
+        signal.send_replace(Signal::Stop);
         let lanes = lanes.await;
         told.map(|()| lanes)
     }
@@ -123,6 +135,7 @@ impl Route<'_> {
     async fn tell(
         &self,
         carried: &[Carried],
+        mut signal: watch::Receiver<Signal>,
         inbox: &mut Inbox,
         outbox: &mut Outbox,
     ) -> Result<(), Failure> {
@@ -130,7 +143,7 @@ impl Route<'_> {
             tokio::select! {
                 () = inbox.end() => return Ok(()),
                 () = self.host.closing() => return Err(self.host.ending("run the command again")),
-                () = tokio::time::sleep(PROGRESS) => {}
+                look = signal.changed() => look.expect("it is sent as long as this is told"),
             }
             let progress = self.report(carried.iter().map(Carried::lane).collect());
             let progress = serde_json::to_value(progress).expect("a report of text and numbers");
@@ -145,6 +158,27 @@ impl Route<'_> {
     }
 }
 
+/// What the topics of a command are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Signal {
+    /// To look how far they are, and whether they get on by themselves.
+    Look,
+    Stop,
+}
+
+/// The one timer of a command, for all its topics.
+async fn beat(signal: &watch::Sender<Signal>) -> Infallible {
+    loop {
+        tokio::time::sleep(PROGRESS).await;
+        signal.send_replace(Signal::Look);
+    }
+}
+
+async fn told_to_stop(signal: &mut watch::Receiver<Signal>) {
+    let told = signal.wait_for(|signal| *signal == Signal::Stop).await;
+    told.expect("it is sent as long as topics run");
+}
+
 /// One topic on its way, by one replicator after the other.
 struct Carried(Mutex<Figures>);
 
@@ -152,6 +186,13 @@ struct Figures {
     /// Of replicators that have ended.
     past: Lane,
     running: Option<Replicator>,
+}
+
+/// A replicator, and what it works on.
+struct Started {
+    topic: EmbeddedTopic,
+    cursor: Arc<ManagedCursor>,
+    replicator: Replicator,
 }
 
 /// How a topic's replicator came to its end.
@@ -181,26 +222,33 @@ impl Carried {
             lane.filtered += accounting.filtered();
             lane.rewinds += accounting.rewinds;
             lane.backlog = why.backlog;
-            lane.why = why.to_string();
+            lane.why = in_words(&why);
         }
         lane
     }
 
     /// Replicates the topic until it is done, has failed, or is to stop.
-    async fn run(&self, route: &Route<'_>, claim: Claim, mut stop: watch::Receiver<bool>) -> Lane {
+    async fn run(
+        &self,
+        route: &Route<'_>,
+        claim: Claim,
+        mut signal: watch::Receiver<Signal>,
+    ) -> Lane {
         loop {
-            let outcome = self.carry(route, &claim, &mut stop).await;
+            let outcome = self.carry(route, &claim, &mut signal).await;
             let failed = match outcome {
                 Outcome::Done => None,
                 Outcome::Failed(reason) => Some(reason),
-                Outcome::Ended(reason) if route.until == Until::End || *stop.borrow() => {
+                Outcome::Ended(reason)
+                    if route.until == Until::End || *signal.borrow() == Signal::Stop =>
+                {
                     Some(reason)
                 }
                 Outcome::Ended(reason) => {
                     self.fail(reason);
                     tokio::select! {
                         () = tokio::time::sleep(AGAIN) => continue,
-                        _ = stop.wait_for(|stop| *stop) => return self.lane(),
+                        () = told_to_stop(&mut signal) => return self.lane(),
                     }
                 }
             };
@@ -209,21 +257,26 @@ impl Carried {
         }
     }
 
-    /// Runs one replicator, and closes its cursor behind it: then the lane is free for the next.
+    /// Runs one replicator, closes its cursor behind it, and notes why it stopped: then the lane is free for the next.
     async fn carry(
         &self,
         route: &Route<'_>,
         claim: &Claim,
-        stop: &mut watch::Receiver<bool>,
+        signal: &mut watch::Receiver<Signal>,
     ) -> Outcome {
-        let (cursor, replicator) = match Box::pin(self.start(route, claim)).await {
+        let started = tokio::select! {
+            started = Box::pin(self.start(route, claim)) => started,
+            // A topic that is being opened is the region's, and is opened without this.
+            () = told_to_stop(signal) => return Outcome::Ended(BEING_OPENED.to_owned()),
+        };
+        let Started { topic, cursor, replicator } = match started {
             Ok(started) => started,
             Err(failure) => return Outcome::Ended(failure.message),
         };
         let outcome = tokio::select! {
             outcome = end(&replicator, route.until) => outcome,
-            outcome = look(&replicator, route.stopped_by_why) => outcome,
-            _ = stop.wait_for(|stop| *stop) => match replicator.why() {
+            outcome = look(route, &topic, &replicator, signal.clone()) => outcome,
+            () = told_to_stop(signal) => match replicator.why() {
                 why if is_stuck(&why) => Outcome::Failed(why.to_string()),
                 _ => Outcome::Done,
             },
@@ -233,24 +286,24 @@ impl Carried {
         replicator.shutdown(SHUTDOWN).await;
         let closed = cursor.close().await;
         let mut past = self.lane();
-        past.why = Why { backlog: past.backlog, ..why }.to_string();
+        let why = Why { backlog: past.backlog, ..why };
+        past.why = in_words(&why);
+        let (outcome, said) = match (outcome, closed) {
+            (Outcome::Done, Err(error)) => (Outcome::Failed(error.to_string()), error.to_string()),
+            (outcome, _) => (outcome, why.reason.to_string()),
+        };
+        let is_done = matches!(outcome, Outcome::Done) && past.backlog == 0;
         *self.0.lock() = Figures { past, running: None };
-        match (outcome, closed) {
-            (Outcome::Done, Err(error)) => Outcome::Failed(error.to_string()),
-            (outcome, _) => outcome,
-        }
+        stops::note(topic.ledger(), &route.target.name, (!is_done).then_some(&said)).await;
+        outcome
     }
 
-    async fn start(
-        &self,
-        route: &Route<'_>,
-        claim: &Claim,
-    ) -> Result<(Arc<ManagedCursor>, Replicator), Failure> {
-        let topic = self.lane().topic;
-        let log = route.host.topic(&topic).await?;
-        let cursor = open_cursor(log.ledger(), &route.target.name).await?;
+    async fn start(&self, route: &Route<'_>, claim: &Claim) -> Result<Started, Failure> {
+        let name = self.lane().topic;
+        let topic = route.host.topic(&name).await?;
+        let cursor = open_cursor(topic.ledger(), &route.target.name).await?;
         let from = route.host.region.name().clone();
-        let mut config = ReplicatorConfig::new(from, route.target.name.as_str(), topic);
+        let mut config = ReplicatorConfig::new(from, route.target.name.as_str(), name);
         config.poison = route.poison;
         let replicator = Replicator::new(config, cursor.clone(), route.target.clone()).await;
         let replicator = replicator.map_err(Failure::failed)?;
@@ -259,7 +312,7 @@ impl Carried {
         let mut figures = self.0.lock();
         figures.running = Some(replicator.clone());
         figures.past.failed = None;
-        Ok((cursor, replicator))
+        Ok(Started { topic, cursor, replicator })
     }
 
     fn fail(&self, reason: String) {
@@ -298,10 +351,16 @@ async fn answered(replicator: &Replicator) -> Outcome {
     }
 }
 
-/// Looks from time to time whether it gets on by itself.
-async fn look(replicator: &Replicator, stopped_by_why: StoppedByWhy) -> Outcome {
+/// Looks, whenever it is told to, whether it gets on by itself.
+async fn look(
+    route: &Route<'_>,
+    topic: &EmbeddedTopic,
+    replicator: &Replicator,
+    mut signal: watch::Receiver<Signal>,
+) -> Outcome {
+    let mut noted = None;
     loop {
-        tokio::time::sleep(PROGRESS).await;
+        signal.changed().await.expect("it is sent as long as topics run");
         let why = replicator.why();
         match &why.reason {
             // Somebody has decided: a seek ends what it was stopped for, and leaves it at rest.
@@ -309,9 +368,16 @@ async fn look(replicator: &Replicator, stopped_by_why: StoppedByWhy) -> Outcome 
             Reason::Stopped(
                 StopReason::CursorClosed | StopReason::LaterOwner(_) | StopReason::Failed(_),
             ) => return Outcome::Ended(why.to_string()),
-            _ if stopped_by_why == StoppedByWhy::Yes && is_stuck(&why) => {
-                return Outcome::Failed(why.to_string());
-            }
+            reason if is_stuck(&why) => match route.stopped_by_why {
+                StoppedByWhy::Yes => return Outcome::Failed(why.to_string()),
+                // It goes on to run, and may be killed before it can say why it stopped.
+                StoppedByWhy::No if noted.as_ref() != Some(reason) => {
+                    let said = reason.to_string();
+                    stops::note(topic.ledger(), &route.target.name, Some(&said)).await;
+                    noted = Some(reason.clone());
+                }
+                StoppedByWhy::No => {}
+            },
             _ => {}
         }
     }
@@ -323,6 +389,7 @@ fn is_stuck(why: &Why) -> bool {
     needs_operator(why) && !starts
 }
 
+const BEING_OPENED: &str = "interrupted while it was being opened; run the command again";
 /// What was sent is answered by then, or settled by the next start.
 const SHUTDOWN: Duration = Duration::from_secs(10);
 const PROGRESS: Duration = Duration::from_millis(200);
@@ -330,85 +397,4 @@ const PROGRESS: Duration = Duration::from_millis(200);
 const AGAIN: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
-mod tests {
-    use georepl::Absent;
-    use georepl::cursor::StartAt;
-    use georepl::replicator::EmbeddedTopics;
-    use georepl::replicator::message::{MessageMetadata, compose};
-
-    use super::super::host::{Attached, attach};
-    use super::super::line;
-    use super::super::words::{Command, Purpose, Request, VERSION};
-    use super::*;
-
-    const TOPICS: [&str; 2] =
-        ["persistent://public/default/orders", "persistent://public/default/payments"];
-
-    async fn publish(host: &Host, topic: &str, payload: &str) {
-        let topic = host.topic_or_new(topic).await.unwrap();
-        let message = compose(&MessageMetadata::default(), payload.as_bytes());
-        topic.publish(message).await.unwrap();
-    }
-
-    async fn arrive(host: &Host, topic: &str, entries: u64) {
-        let log = host.region.topic(topic).await.unwrap();
-        let wait = async {
-            while log.ledger().end().get() < entries {
-                tokio::task::yield_now().await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(60), wait).await.expect("it arrives");
-    }
-
-    #[tokio::test]
-    async fn topic_whose_cursor_was_closed_under_it_is_followed_by_another_replicator() {
-        let directory = tempfile::tempdir().unwrap();
-        let hold = async |name: &str| {
-            let path = directory.path().join(name);
-            match Box::pin(attach(&path, Absent::Create, Purpose::Command)).await.unwrap() {
-                Attached::Local(host) => host,
-                Attached::Remote(_) => panic!("nobody else holds it"),
-            }
-        };
-        let (west, east) = (hold("west").await, hold("east").await);
-        for topic in TOPICS {
-            publish(&west, topic, "one").await;
-        }
-        let (here, there) = tokio::io::duplex(64 << 10);
-        west.serve(Box::new(there));
-        let command = Command::Replicate {
-            to: directory.path().join("east"),
-            topics: TOPICS.map(str::to_owned).into(),
-            until: Until::Told,
-            quarantine_after: None,
-        };
-        let request = Request { georepl: VERSION, command };
-        let (mut inbox, mut outbox) = line::ask(Box::new(here), &request).await.unwrap();
-        let reading = tokio::spawn(async move {
-            let mut last = None;
-            while let Some(line::Frame::Word(word)) = inbox.next().await.unwrap() {
-                last = Some(line::parse::<Reply>(&word).unwrap());
-            }
-            last
-        });
-        for topic in TOPICS {
-            arrive(&east, topic, 1).await;
-        }
-        let log = west.topic(TOPICS[0]).await.unwrap();
-        let cursor = ManagedCursor::open(log.ledger(), "pulsar.repl.east", StartAt::Earliest);
-        // As when its topic is opened again after a failed write.
-        cursor.await.unwrap().close().await.unwrap();
-        for topic in TOPICS {
-            publish(&west, topic, "two").await;
-            arrive(&east, topic, 2).await;
-        }
-        outbox.feed(line::Frame::End).await.unwrap();
-        outbox.flush().await.unwrap();
-        let Some(Reply::Done(report)) = reading.await.unwrap() else { panic!("it is done") };
-        let report: Replicated = serde_json::from_value(report).unwrap();
-        let lanes = report.topics.iter().map(|lane| (lane.published, lane.failed.clone()));
-        assert_eq!(lanes.collect::<Vec<_>>(), [(2, None), (2, None)], "counted over both");
-        west.close().await.unwrap();
-        east.close().await.unwrap();
-    }
-}
+mod tests;

@@ -15,7 +15,7 @@ use georepl::{Absent, Region};
 use tokio::net::UnixStream;
 use tokio::sync::Mutex;
 
-use super::host::{Attached, Host, PAUSE, attach, holder};
+use super::host::{Attached, Host, PATIENCE, PAUSE, attach, holder};
 use super::receive;
 use super::words::Purpose;
 use crate::exit::{Exit, Failure};
@@ -54,7 +54,7 @@ impl Target {
             return Err(same());
         }
         let (name, hold) = loop {
-            match Box::pin(attach(&directory, Absent::Create, Purpose::Command)).await? {
+            match Box::pin(attach(&directory, Absent::Create, PATIENCE, Purpose::Command)).await? {
                 Attached::Local(host) => break (host.region.name().to_string(), Hold::Here(host)),
                 Attached::Remote(stream) => {
                     // None if it was about to end.
@@ -92,7 +92,7 @@ impl Target {
                 Hold::Elsewhere => {}
             }
             // It was there. If it is gone, an empty one does not take its place.
-            match attach(&directory, Absent::Refuse, Purpose::Command).await? {
+            match attach(&directory, Absent::Refuse, PATIENCE, Purpose::Command).await? {
                 Attached::Remote(stream) => Ok(Way::There(stream)),
                 Attached::Local(host) => {
                     let region = host.region.clone();

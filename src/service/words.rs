@@ -321,8 +321,11 @@ pub(crate) struct Link {
     pub(crate) reason: String,
     pub(crate) since_seconds: f64,
     pub(crate) why: String,
-    /// Whether nothing will move it but an operator.
+    /// Whether nothing will move it but an operator, here or at the remote.
     pub(crate) stuck: bool,
+    /// Where no replicator runs: why the last one stopped, if it did not come to its end.
+    #[serde(default)]
+    pub(crate) stopped: Option<String>,
 }
 
 /// The state of a topic, in Pulsar's words.
