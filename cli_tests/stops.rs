@@ -74,7 +74,7 @@ fn entry_that_blocks_is_still_named_when_no_replicator_runs() {
     assert_refused(&run(&replicate), 1, "is not readable");
     let (code, link, said) = why(&site);
     assert_eq!((code, &link["backlog"]), (Some(1), &1.into()));
-    assert!(said.contains("1 entries behind") && said.contains("is not readable"), "{said}");
+    assert!(said.contains("1 entry behind") && said.contains("is not readable"), "{said}");
     assert_ok(&site.on_west(&["clear", "orders", "--remote", "east", "--yes"]));
     assert_eq!(why(&site).0, Some(0), "somebody has decided");
 }

@@ -167,6 +167,12 @@ impl Region {
         directory::socket_in(directory)
     }
 
+    /// The file in this directory that is locked while its region is held. It is the same one as long as the directory
+    /// is neither renamed nor replaced.
+    pub fn lock_in(directory: &Path) -> PathBuf {
+        directory::lock_in(directory)
+    }
+
     /// The bookies that could not be opened, and why.
     pub fn missing(&self) -> &[MissingBookie] {
         &self.missing

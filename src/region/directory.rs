@@ -166,6 +166,11 @@ pub(super) fn socket_in(directory: &Path) -> PathBuf {
     directory.join(SOCKET)
 }
 
+/// The file that whoever holds the region of this directory has locked. It stays when they let go.
+pub(super) fn lock_in(directory: &Path) -> PathBuf {
+    directory.join(LOCK)
+}
+
 /// A region whose manifest is gone is no place for a new one.
 fn refuse_remains(path: &Path) -> Result<(), OpenRegionError> {
     let entries = fs::read_dir(path).map_err(|error| disk(path, "list", error))?;

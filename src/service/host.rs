@@ -28,8 +28,8 @@ pub(crate) struct Host {
     directory: PathBuf,
     purpose: Purpose,
     socket: PathBuf,
-    /// Of the socket that was bound.
-    bound: Option<FileId>,
+    /// Of the lock in its directory.
+    lock: Option<FileId>,
     pub(super) lanes: Lanes,
     closing: watch::Sender<bool>,
     misplaced: watch::Sender<Option<Failure>>,
@@ -140,7 +140,7 @@ impl Host {
             // For people who are elsewhere.
             directory: std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned()),
             purpose,
-            bound: file_id(&socket),
+            lock: file_id(&Region::lock_in(directory)),
             socket,
             lanes: Lanes::default(),
             closing: watch::Sender::new(false),
@@ -164,7 +164,7 @@ impl Host {
     /// Lets the commands of others come to their end, those that would go on for ever at once, and closes the region.
     pub(crate) async fn close(&self) -> Result<(), Failure> {
         // First, so that nobody comes any more who would not be served. Another region may be in that place by now.
-        if file_id(&self.socket) == self.bound {
+        if self.is_in_place() {
             let _ = fs::remove_file(&self.socket);
         }
         if let Some(accepting) = self.accepting.lock().take() {
@@ -195,7 +195,7 @@ impl Host {
     /// Refuses what would be done to a region whose directory has gone from its place: what is written there now may be
     /// found by nobody.
     pub(super) fn in_place(&self) -> Result<(), Failure> {
-        if file_id(&self.socket) == self.bound {
+        if self.is_in_place() {
             return Ok(());
         }
         let (directory, region) = (self.directory.display(), self.region.name());
@@ -205,11 +205,15 @@ impl Host {
             Purpose::Command => "end that process",
         };
         let failure = Failure::failed(format!(
-            "{directory} was renamed or removed, or the socket in it, while process {process} held region {region} \
-             there; {then}; use the region where it is now, or put it back"
+            "{directory} was renamed or removed while process {process} held region {region} there; {then}; use the \
+             region where it is now, or put it back"
         ));
         self.misplaced.send_replace(Some(failure.clone()));
         Err(failure)
+    }
+
+    fn is_in_place(&self) -> bool {
+        file_id(&Region::lock_in(&self.directory)) == self.lock
     }
 
     /// Resolves when somebody has found the region's directory gone from its place.

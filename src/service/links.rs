@@ -108,8 +108,9 @@ async fn link(host: &Host, topic: &EmbeddedTopic, remote: &str) -> Result<Link, 
         format!("; the last one stopped {} ago and said: {why}", stops::in_words(ago))
     });
     let from = host.directory().display();
+    let entries = if backlog == 1 { "entry" } else { "entries" };
     let why = format!(
-        "{backlog} entries behind: no replicator runs{last}; start georepl replicate --from {from} \
+        "{backlog} {entries} behind: no replicator runs{last}; start georepl replicate --from {from} \
          --to <directory of {remote}> {name}"
     );
     Ok(Link {
