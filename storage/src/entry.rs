@@ -129,6 +129,11 @@ impl Entry {
         bytes.freeze()
     }
 
+    /// What stands before the payload: header and digest.
+    pub(crate) const fn head(&self) -> &[u8; HEAD_BYTES] {
+        &self.head
+    }
+
     /// Like [`to_bytes`](Self::to_bytes), behind what is there.
     #[cfg(feature = "io")]
     pub(crate) fn append_to(&self, bytes: &mut Vec<u8>) {
