@@ -34,6 +34,8 @@ mod bookie;
 
 mod registry;
 
+pub mod wire;
+
 mod placement;
 
 mod shortfall;
