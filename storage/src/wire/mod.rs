@@ -4,12 +4,17 @@
 //! a connection speaks one: [`v3`] in protobuf, and [`v2`], older and leaner, which has no request ids and lacks most
 //! operations. Both are put into [`Request`] and [`ResponseBody`] here, so that nobody else needs to know which it was.
 
+mod connection;
 mod frame;
 mod message;
 mod status;
 pub mod v2;
 pub mod v3;
+mod words;
 
+pub use self::connection::{
+    AuthStep, ENTRY_BYTES_MAX, Input, Limits, Lost, Machine, Output, Security,
+};
 pub use self::frame::{FRAME_BYTES_MAX, FrameError, Incoming, Outgoing};
 pub use self::message::{
     AuthMessage, DecodeError, Durability, Operation, Priority, Request, RequestFrame, ResponseBody,
