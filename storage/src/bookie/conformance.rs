@@ -13,11 +13,11 @@ use crate::transport::{
     Response, ResponseBody,
 };
 
-pub(super) const LEDGER: LedgerId = LedgerId(7);
-pub(super) const OTHER: LedgerId = LedgerId(8);
+pub(crate) const LEDGER: LedgerId = LedgerId(7);
+pub(crate) const OTHER: LedgerId = LedgerId(8);
 
 /// Bookies of one kind, of which b1 is there.
-pub(super) trait Kind {
+pub(crate) trait Kind {
     fn transport(&self) -> &dyn BookieTransport;
     /// Stops b1 and starts it again.
     async fn restart(&mut self);
@@ -57,40 +57,40 @@ macro_rules! conformance {
         )*
     };
 }
-pub(super) use conformance;
+pub(crate) use conformance;
 
 /// One bookie and what it has answered.
-pub(super) struct One<K> {
-    pub(super) kind: K,
+pub(crate) struct One<K> {
+    pub(crate) kind: K,
     answers: Arc<Mailbox<Response>>,
     /// Answers that came and were not looked at yet.
     unseen: Vec<Response>,
 }
 
-pub(super) type Answer = Result<ResponseBody, BookieError>;
+pub(crate) type Answer = Result<ResponseBody, BookieError>;
 
-pub(super) fn b1() -> BookieId {
+pub(crate) fn b1() -> BookieId {
     BookieId::from("b1")
 }
 
-pub(super) fn key(password: &str) -> MasterKey {
+pub(crate) fn key(password: &str) -> MasterKey {
     MasterKey::of(&Password::from(password))
 }
 
-pub(super) fn entry(ledger: LedgerId, id: u64, payload: &'static str) -> Entry {
+pub(crate) fn entry(ledger: LedgerId, id: u64, payload: &'static str) -> Entry {
     let (id, payload) = (EntryId(id), Bytes::from(payload));
     Entry::seal(ledger, id, id.checked_prev(), 7 * (id.get() + 1), payload)
 }
 
-pub(super) fn add(id: u64, kind: AddKind) -> RequestBody {
+pub(crate) fn add(id: u64, kind: AddKind) -> RequestBody {
     RequestBody::Add { entry: entry(LEDGER, id, "payload"), key: key(""), kind }
 }
 
-pub(super) const fn read(id: u64) -> RequestBody {
+pub(crate) const fn read(id: u64) -> RequestBody {
     RequestBody::Read { entry: EntryId(id), fence: None }
 }
 
-pub(super) fn fence() -> RequestBody {
+pub(crate) fn fence() -> RequestBody {
     RequestBody::ReadLac { fence: Some(key("")) }
 }
 
@@ -102,23 +102,23 @@ fn wait(beyond: Option<u64>) -> RequestBody {
     RequestBody::WaitLac { beyond: beyond.map(EntryId) }
 }
 
-pub(super) fn lac(lac: Option<u64>) -> Answer {
+pub(crate) fn lac(lac: Option<u64>) -> Answer {
     Ok(ResponseBody::LastAddConfirmed { lac: lac.map(EntryId) })
 }
 
-pub(super) fn found(id: u64) -> Answer {
+pub(crate) fn found(id: u64) -> Answer {
     Ok(ResponseBody::Entry(entry(LEDGER, id, "payload")))
 }
 
-pub(super) const ADDED: Answer = Ok(ResponseBody::Added);
+pub(crate) const ADDED: Answer = Ok(ResponseBody::Added);
 
 impl<K: Kind> One<K> {
-    pub(super) fn new(kind: K) -> Self {
+    pub(crate) fn new(kind: K) -> Self {
         Self { kind, answers: Arc::default(), unseen: Vec::new() }
     }
 
     /// Sends requests, numbered from `first`, in one batch.
-    pub(super) fn send(&self, first: u64, ledger: LedgerId, bodies: Vec<RequestBody>) {
+    pub(crate) fn send(&self, first: u64, ledger: LedgerId, bodies: Vec<RequestBody>) {
         let sink: Arc<dyn CompletionSink> = self.answers.clone();
         let ids = (first..).map(RequestId);
         let mut batch: Vec<_> =
@@ -127,7 +127,7 @@ impl<K: Kind> One<K> {
     }
 
     /// The next answers, once there are so many.
-    pub(super) async fn responses(&mut self, count: usize) -> Vec<Response> {
+    pub(crate) async fn responses(&mut self, count: usize) -> Vec<Response> {
         while self.unseen.len() < count {
             let mut more = Vec::new();
             self.answers.recv_into(&mut more).await.expect("the mailbox stays open");
@@ -136,16 +136,16 @@ impl<K: Kind> One<K> {
         self.unseen.drain(..count).collect()
     }
 
-    pub(super) async fn answers(&mut self, count: usize) -> Vec<(u64, Answer)> {
+    pub(crate) async fn answers(&mut self, count: usize) -> Vec<(u64, Answer)> {
         self.responses(count).await.into_iter().map(|one| (one.id.0, one.result)).collect()
     }
 
     /// Sends one request; the next answer is its.
-    pub(super) async fn ask(&mut self, body: RequestBody) -> Answer {
+    pub(crate) async fn ask(&mut self, body: RequestBody) -> Answer {
         self.ask_of(LEDGER, body).await
     }
 
-    pub(super) async fn ask_of(&mut self, ledger: LedgerId, body: RequestBody) -> Answer {
+    pub(crate) async fn ask_of(&mut self, ledger: LedgerId, body: RequestBody) -> Answer {
         self.send(1 << 32, ledger, vec![body]);
         let answers = self.answers(1).await;
         assert_eq!(answers[0].0, 1 << 32, "{answers:?}");
@@ -158,7 +158,7 @@ impl<K: Kind> One<K> {
     }
 }
 
-pub(super) async fn an_entry_is_returned_byte_for_byte(kind: impl Kind) {
+pub(crate) async fn an_entry_is_returned_byte_for_byte(kind: impl Kind) {
     let mut one = One::new(kind);
     // What a damaged copy would be: the digest is the reader's to check.
     let mut bytes = entry(LEDGER, 3, "as it came").to_bytes().to_vec();
@@ -169,7 +169,7 @@ pub(super) async fn an_entry_is_returned_byte_for_byte(kind: impl Kind) {
     assert_eq!(one.ask(read(3)).await, Ok(ResponseBody::Entry(entry)));
 }
 
-pub(super) async fn the_first_key_binds_the_ledger(kind: impl Kind) {
+pub(crate) async fn the_first_key_binds_the_ledger(kind: impl Kind) {
     let mut one = One::new(kind);
     assert_eq!(one.ask(add(0, AddKind::Normal)).await, ADDED);
     let other = key("another");
@@ -186,7 +186,7 @@ pub(super) async fn the_first_key_binds_the_ledger(kind: impl Kind) {
     assert_eq!(one.ask(add(1, AddKind::Normal)).await, ADDED, "it was not fenced");
 }
 
-pub(super) async fn a_fenced_ledger_takes_only_what_a_recovery_adds(kind: impl Kind) {
+pub(crate) async fn a_fenced_ledger_takes_only_what_a_recovery_adds(kind: impl Kind) {
     let mut one = One::new(kind);
     assert_eq!(one.ask(add(0, AddKind::Normal)).await, ADDED);
     let fencing = RequestBody::Read { entry: EntryId(0), fence: Some(key("")) };
@@ -198,7 +198,7 @@ pub(super) async fn a_fenced_ledger_takes_only_what_a_recovery_adds(kind: impl K
     assert_eq!(one.ask(write_lac(1)).await, Ok(ResponseBody::LacWritten));
 }
 
-pub(super) async fn a_ledger_never_seen_is_fenced_as_well(kind: impl Kind) {
+pub(crate) async fn a_ledger_never_seen_is_fenced_as_well(kind: impl Kind) {
     let mut one = One::new(kind);
     assert_eq!(one.ask(fence()).await, lac(None));
     assert_eq!(one.ask(add(0, AddKind::Normal)).await, Err(BookieError::Fenced));
@@ -209,7 +209,7 @@ pub(super) async fn a_ledger_never_seen_is_fenced_as_well(kind: impl Kind) {
     assert_eq!(one.ask_of(OTHER, add).await, Err(BookieError::Fenced));
 }
 
-pub(super) async fn a_second_add_is_the_first_again_and_a_recovery_replaces(kind: impl Kind) {
+pub(crate) async fn a_second_add_is_the_first_again_and_a_recovery_replaces(kind: impl Kind) {
     let mut one = One::new(kind);
     let stored =
         |payload, kind| RequestBody::Add { entry: entry(LEDGER, 0, payload), key: key(""), kind };
@@ -221,7 +221,7 @@ pub(super) async fn a_second_add_is_the_first_again_and_a_recovery_replaces(kind
     assert_eq!(one.ask(read(0)).await, holds("recovered"));
 }
 
-pub(super) async fn denials_tell_ledger_and_entry_apart(kind: impl Kind) {
+pub(crate) async fn denials_tell_ledger_and_entry_apart(kind: impl Kind) {
     let mut one = One::new(kind);
     assert_eq!(one.ask(read(0)).await, Err(BookieError::NoSuchLedger));
     let lac_read = RequestBody::ReadLac { fence: None };
@@ -232,7 +232,7 @@ pub(super) async fn denials_tell_ledger_and_entry_apart(kind: impl Kind) {
     assert_eq!(one.ask(lac_read).await, lac(Some(4)));
 }
 
-pub(super) async fn the_lac_is_the_highest_that_was_heard_of(kind: impl Kind) {
+pub(crate) async fn the_lac_is_the_highest_that_was_heard_of(kind: impl Kind) {
     let mut one = One::new(kind);
     let lac_read = || RequestBody::ReadLac { fence: None };
     for (body, heard) in [
@@ -248,7 +248,7 @@ pub(super) async fn the_lac_is_the_highest_that_was_heard_of(kind: impl Kind) {
     }
 }
 
-pub(super) async fn requests_of_a_batch_are_carried_out_in_order(kind: impl Kind) {
+pub(crate) async fn requests_of_a_batch_are_carried_out_in_order(kind: impl Kind) {
     let mut one = One::new(kind);
     let last = RequestBody::Read { entry: EntryId(1), fence: Some(key("")) };
     let recovered = add(1, AddKind::Recovery);
@@ -262,7 +262,7 @@ pub(super) async fn requests_of_a_batch_are_carried_out_in_order(kind: impl Kind
     assert_eq!(one.answers(5).await, answers);
 }
 
-pub(super) async fn a_bookie_that_is_not_there_cannot_be_reached(kind: impl Kind) {
+pub(crate) async fn a_bookie_that_is_not_there_cannot_be_reached(kind: impl Kind) {
     let one = One::new(kind);
     let sink: Arc<dyn CompletionSink> = one.answers.clone();
     let mut batch = vec![Request { id: RequestId(1), ledger: LEDGER, body: read(0) }];
@@ -274,7 +274,7 @@ pub(super) async fn a_bookie_that_is_not_there_cannot_be_reached(kind: impl Kind
     assert_eq!(answers, [Response { id: RequestId(1), bookie, instance: None, result }]);
 }
 
-pub(super) async fn a_wait_for_the_lac_ends_when_an_entry_or_a_writer_moves_it_past(
+pub(crate) async fn a_wait_for_the_lac_ends_when_an_entry_or_a_writer_moves_it_past(
     kind: impl Kind,
 ) {
     let mut one = One::new(kind);
@@ -290,7 +290,7 @@ pub(super) async fn a_wait_for_the_lac_ends_when_an_entry_or_a_writer_moves_it_p
     assert_eq!(one.answers(1).await, [(6, lac(Some(2)))], "it is past already");
 }
 
-pub(super) async fn waits_are_bounded_and_the_oldest_makes_room(kind: impl Kind) {
+pub(crate) async fn waits_are_bounded_and_the_oldest_makes_room(kind: impl Kind) {
     let mut one = One::new(kind);
     for id in 0..LAC_WAITS_MAX as u64 {
         one.send(id, LEDGER, vec![wait(None)]);
@@ -300,7 +300,7 @@ pub(super) async fn waits_are_bounded_and_the_oldest_makes_room(kind: impl Kind)
     assert_eq!(one.answers(1).await, [(0, lac(None))]);
 }
 
-pub(super) async fn a_restart_keeps_life_entries_fences_and_lac_and_loses_waits(kind: impl Kind) {
+pub(crate) async fn a_restart_keeps_life_entries_fences_and_lac_and_loses_waits(kind: impl Kind) {
     let mut one = One::new(kind);
     assert_eq!(one.ask(add(0, AddKind::Normal)).await, ADDED);
     assert_eq!(one.ask(write_lac(4)).await, Ok(ResponseBody::LacWritten));
@@ -317,7 +317,7 @@ pub(super) async fn a_restart_keeps_life_entries_fences_and_lac_and_loses_waits(
     assert_eq!(one.ask(add(1, AddKind::Normal)).await, Err(BookieError::Fenced));
 }
 
-pub(super) async fn a_wiped_bookie_is_another_life_without_entries_and_fences(kind: impl Kind) {
+pub(crate) async fn a_wiped_bookie_is_another_life_without_entries_and_fences(kind: impl Kind) {
     let mut one = One::new(kind);
     assert_eq!(one.ask(add(0, AddKind::Normal)).await, ADDED);
     assert_eq!(one.ask(fence()).await, lac(None));
@@ -329,7 +329,7 @@ pub(super) async fn a_wiped_bookie_is_another_life_without_entries_and_fences(ki
     assert_eq!(one.ask(add(1, AddKind::Normal)).await, ADDED, "the fence is forgotten");
 }
 
-pub(super) async fn a_deleted_ledger_is_gone_and_the_others_stay(kind: impl Kind) {
+pub(crate) async fn a_deleted_ledger_is_gone_and_the_others_stay(kind: impl Kind) {
     let mut one = One::new(kind);
     let in_other = entry(OTHER, 0, "other");
     let add_other =
@@ -345,7 +345,7 @@ pub(super) async fn a_deleted_ledger_is_gone_and_the_others_stay(kind: impl Kind
     assert_eq!(one.ask_of(OTHER, read(0)).await, Ok(ResponseBody::Entry(in_other)));
 }
 
-pub(super) async fn waits_at_a_deleted_ledger_end(kind: impl Kind) {
+pub(crate) async fn waits_at_a_deleted_ledger_end(kind: impl Kind) {
     let mut one = One::new(kind);
     one.send(1, LEDGER, vec![add(0, AddKind::Normal), wait(None)]);
     one.send(3, OTHER, vec![wait(None)]);

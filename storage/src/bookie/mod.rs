@@ -1,7 +1,7 @@
 //! Bookies: what they must do, and bookies in this process that do it, in memory and on disk.
 
 #[cfg(all(test, feature = "io"))]
-mod conformance;
+pub(crate) mod conformance;
 #[cfg(feature = "io")]
 mod durable;
 #[cfg(feature = "io")]
