@@ -4,13 +4,34 @@
 //! a connection speaks one: [`v3`] in protobuf, and [`v2`], older and leaner, which has no request ids and lacks most
 //! operations. Both are put into [`Request`] and [`ResponseBody`] here, so that nobody else needs to know which it was.
 
+#[cfg(feature = "io")]
+mod auth;
+#[cfg(feature = "io")]
+mod bookies;
 mod connection;
 mod frame;
 mod message;
+#[cfg(feature = "io")]
+mod resolve;
+#[cfg(feature = "io")]
+mod server;
 mod status;
+#[cfg(feature = "io")]
+mod tls;
 pub mod v2;
 pub mod v3;
 mod words;
+
+#[cfg(feature = "io")]
+pub use self::auth::{AuthExchange, AuthPlugin};
+#[cfg(feature = "io")]
+pub use self::bookies::{TcpBookies, TcpConfig};
+#[cfg(feature = "io")]
+pub use self::resolve::{BookieAddress, BookieResolver, IdsAreAddresses};
+#[cfg(feature = "io")]
+pub use self::server::BookieServer;
+#[cfg(feature = "io")]
+pub use self::tls::{TlsClient, TlsError, TlsIdentity, TlsServer};
 
 pub use self::connection::{
     AuthStep, ENTRY_BYTES_MAX, Input, Limits, Lost, Machine, Output, Security,

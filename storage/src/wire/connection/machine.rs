@@ -156,9 +156,6 @@ pub enum Lost {
     /// The proof was not accepted, or could not be made.
     #[error("authentication failed: {0}")]
     Authentication(String),
-    /// The address now belongs to another life of the bookie.
-    #[error("the bookie was set up anew or has moved")]
-    OtherInstance,
     /// Nobody needs it any more.
     #[error("the transport was closed")]
     Unwanted,

@@ -1,5 +1,9 @@
 //! One connection to one bookie: the machine that decides, and the task that carries it out.
 
+#[cfg(feature = "io")]
+pub(super) mod driver;
+#[cfg(feature = "io")]
+pub(super) mod link;
 mod machine;
 mod pending;
 
