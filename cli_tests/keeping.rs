@@ -1,5 +1,7 @@
 //! What topics keep and let go: retention, and what lies in quarantine.
 
+use std::path::Path;
+
 use georepl::Region;
 use georepl::replicator::EmbeddedTopics;
 use serde_json::{Value, json};
@@ -89,6 +91,51 @@ fn entry_that_cannot_be_replicated_is_put_aside_and_settled_by_hand() {
         assert!(words(&quarantine(&["list"])).0.contains("nothing lies in quarantine"));
         assert_ok(&run(&replicate));
     }
+}
+
+#[test]
+fn entry_in_quarantine_is_not_lost_with_its_note_when_the_source_is_put_back() {
+    let site = Site::new();
+    site.publish(&["before"]);
+    inside(&site.west, async |region: &Region| {
+        let topic = region.topic("persistent://public/default/orders").await.expect("it is there");
+        topic.ledger().append("no message".into()).await.expect("its disk works");
+    });
+    site.publish(&["after"]);
+    let copy = format!("{} copy", site.west);
+    let duplicate = |from: &str, to: &str| {
+        std::fs::create_dir_all(to).expect("the place is writable");
+        for file in std::fs::read_dir(from).expect("it is there") {
+            let file = file.expect("it is readable");
+            if file.file_type().expect("it is readable").is_file() {
+                std::fs::copy(file.path(), Path::new(to).join(file.file_name()))
+                    .expect("there is room");
+            }
+        }
+    };
+    duplicate(&site.west, &copy);
+    let replicate = ["replicate", "--from", &site.west, "--to", &site.east, "orders"];
+    let replicate = || run(&[&replicate[..], &["--quarantine-after", "1"]].concat());
+    assert_ok(&replicate());
+    assert_eq!(Site::consumed(&site.east), ["before", "after"]);
+    let list = || site.on_west(&["quarantine", "list", "orders", "--remote", "east", "--json"]);
+    let noted = report(&list());
+    let bad = noted[0]["position"].as_str().expect("a text");
+
+    duplicate(&copy, &site.west);
+    for _ in 0..2 {
+        let refused = replicate();
+        let said = words(&refused).1;
+        assert_eq!(refused.status.code(), Some(1), "{said}");
+        assert!(said.contains("the cursor was put back to an older state"), "{said}");
+        assert!(said.contains("seek"), "{said}");
+    }
+    let seek = ["seek", "orders", "--remote", "east", "--to", bad];
+    assert_refused(&site.on_west(&seek), 4, "");
+    assert_ok(&site.on_west(&[&seek[..], &["--yes"]].concat()));
+    assert_ok(&replicate());
+    assert_eq!(report(&list()), noted, "it lies there again");
+    assert_eq!(Site::consumed(&site.east), ["before", "after", "after"], "as it was told to");
 }
 
 #[test]

@@ -15,6 +15,9 @@ pub const KEPT_MAX: usize = 1_000;
 pub struct Progress {
     /// Raised when earlier positions are sent again on purpose; 0 until something was sent.
     pub incarnation: u64,
+    /// Raised within an incarnation whenever it is noted that an entry was passed over or was sent out of its turn, before
+    /// any later one is sent. A remote that knows a higher one knows a later state of this record.
+    pub revision: u64,
     /// The last position at or below mark-delete that the remote holds in this incarnation.
     pub last_published: Option<Position>,
     /// Entries that were passed over although the remote has not taken them, and what is to become
@@ -26,8 +29,8 @@ pub struct Progress {
     /// The sessions of this cursor's owners come after those of this one, which a remote knew from a
     /// later state of the source than the one it was put back to; 0 if there was none.
     pub sessions_after: u64,
-    /// The highest incarnation that a remote has named; 0 if none did. It is above this one if the source was put back from
-    /// a copy.
+    /// An incarnation that begins is above this one. It is above the current one if that cannot be gone on in: because a
+    /// remote has named it, or because of what a remote holds in the current one.
     pub newest_incarnation: u64,
     /// Properties that others have stored with mark-delete; kept as they are.
     pub others: BTreeMap<String, i64>,
@@ -42,6 +45,15 @@ pub enum Kept {
     Released,
     /// The incarnation has begun for it: it may have been sent, and nothing else was.
     Sending,
+    /// As in quarantine; but it was being sent when a later incarnation began, and the remote may have it.
+    InDoubt,
+}
+
+impl Kept {
+    /// Whether it is to be sent.
+    pub const fn is_released(self) -> bool {
+        matches!(self, Self::Released | Self::Sending)
+    }
 }
 
 /// A stored property that says something impossible.
@@ -54,6 +66,7 @@ pub struct InvalidProperty {
 
 const PREFIX: &str = "georepl.";
 const INCARNATION: &str = "incarnation";
+const REVISION: &str = "revision";
 const PUBLISHED_LEDGER: &str = "published.ledger";
 const PUBLISHED_ENTRY: &str = "published.entry";
 /// Behind `@` the position; the value says what is to become of it.
@@ -64,11 +77,18 @@ const QUARANTINED: u64 = 1;
 const RELEASED: u64 = 2;
 const DISCARDED: u64 = 3;
 const SENDING: u64 = 4;
+const IN_DOUBT: u64 = 5;
 
 impl Progress {
     /// Entries that are noted.
     pub fn noted(&self) -> usize {
         self.kept.len() + self.discarded.len()
+    }
+
+    /// The entry for which the incarnation has begun, if it is not known to have arrived.
+    pub fn sending(&self) -> Option<Position> {
+        let mut kept = self.kept.iter();
+        kept.find(|(_, kept)| **kept == Kept::Sending).map(|(position, _)| *position)
     }
 
     /// Forgets the entries that were given up, from the first on, as long as mark-delete `is_past`
@@ -89,6 +109,9 @@ impl Progress {
         if self.incarnation > 0 {
             set(INCARNATION.into(), self.incarnation);
         }
+        if self.revision > 0 {
+            set(REVISION.into(), self.revision);
+        }
         if let Some(position) = self.last_published {
             set(PUBLISHED_LEDGER.into(), position.ledger.get());
             set(PUBLISHED_ENTRY.into(), position.entry.get());
@@ -104,6 +127,7 @@ impl Progress {
                 Kept::Quarantined => QUARANTINED,
                 Kept::Released => RELEASED,
                 Kept::Sending => SENDING,
+                Kept::InDoubt => IN_DOUBT,
             };
             set(format!("{KEPT}@{at}"), kept);
         }
@@ -133,6 +157,7 @@ impl Progress {
             let kept = &mut progress.kept;
             match (kind, number) {
                 (INCARNATION, _) => progress.incarnation = number,
+                (REVISION, _) => progress.revision = number,
                 (SESSIONS_AFTER, _) => progress.sessions_after = number,
                 (NEWEST_INCARNATION, _) => progress.newest_incarnation = number,
                 (PUBLISHED_LEDGER, _) => ledger = Some(LedgerId(number)),
@@ -140,6 +165,7 @@ impl Progress {
                 (KEPT, QUARANTINED) => drop(kept.insert(position()?, Kept::Quarantined)),
                 (KEPT, RELEASED) => drop(kept.insert(position()?, Kept::Released)),
                 (KEPT, SENDING) => drop(kept.insert(position()?, Kept::Sending)),
+                (KEPT, IN_DOUBT) => drop(kept.insert(position()?, Kept::InDoubt)),
                 (KEPT, DISCARDED) => drop(progress.discarded.insert(position()?)),
                 _ => return Err(invalid()),
             }
@@ -162,11 +188,13 @@ mod tests {
     fn properties_give_back_what_was_stored_and_what_others_stored() {
         let progress = Progress {
             incarnation: 3,
+            revision: 2,
             last_published: Some(at("7:41")),
             kept: [
                 (at("7:2"), Kept::Quarantined),
                 (at("5:9"), Kept::Released),
                 (at("5:3"), Kept::Sending),
+                (at("5:2"), Kept::InDoubt),
             ]
             .into(),
             discarded: [at("7:1"), at("7:4")].into(),

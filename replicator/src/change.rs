@@ -94,18 +94,12 @@ impl Change {
             StartAt::Position(place) => *at < place,
             StartAt::Latest => true,
         };
-        // They are in order: the first decides.
-        let sending = progress.kept.iter().find(|(_, kept)| **kept == Kept::Sending);
-        let in_doubt = sending.is_some_and(|(position, _)| lies_before(position));
-        match in_doubt && progress.newest_incarnation <= progress.incarnation {
-            true => Self::Seek { to, incarnation: Incarnation(progress.incarnation) },
-            false => Self::seek_anew(to, progress),
-        }
-    }
-
-    /// A seek that begins an incarnation.
-    pub(crate) fn seek_anew(to: StartAt, progress: &Progress) -> Self {
-        Self::Seek { to, incarnation: next_incarnation(progress) }
+        let in_doubt = progress.sending().is_some_and(|position| lies_before(&position));
+        let incarnation = match in_doubt && progress.newest_incarnation <= progress.incarnation {
+            true => Incarnation(progress.incarnation),
+            false => next_incarnation(progress),
+        };
+        Self::Seek { to, incarnation }
     }
 
     /// Changes what is stored with the cursor.
@@ -113,11 +107,14 @@ impl Change {
         let (kept, discarded) = (&mut progress.kept, &mut progress.discarded);
         match *self {
             Self::Skip(_) => {}
-            Self::Quarantine(position) => drop(kept.insert(position, Kept::Quarantined)),
+            Self::Quarantine(position) => {
+                kept.insert(position, Kept::Quarantined);
+                progress.revision += 1;
+            }
             Self::Release(position) => {
                 // What is being sent stays known as such, or it would be sent twice.
-                let quarantined = kept.get_mut(&position).filter(|how| **how == Kept::Quarantined);
-                quarantined.into_iter().for_each(|how| *how = Kept::Released);
+                let resting = kept.get_mut(&position).filter(|how| !how.is_released());
+                resting.into_iter().for_each(|how| *how = Kept::Released);
             }
             Self::Discard(position) => {
                 kept.remove(&position);
@@ -129,6 +126,7 @@ impl Change {
             }
             Self::Delivered(position) => {
                 kept.remove(&position);
+                progress.revision += 1;
                 progress.last_published = progress.last_published.max(Some(position));
             }
             Self::Seek { to, incarnation } => {
@@ -147,7 +145,7 @@ impl Change {
                 if incarnation.0 != progress.incarnation {
                     // Whether the remote has it is not learnt any more: somebody decides anew.
                     let sending = kept.values_mut().filter(|kept| **kept == Kept::Sending);
-                    sending.for_each(|kept| *kept = Kept::Quarantined);
+                    sending.for_each(|kept| *kept = Kept::InDoubt);
                     begin(progress, incarnation);
                 }
             }
@@ -155,7 +153,7 @@ impl Change {
     }
 }
 
-/// Above everything that either side knows.
+/// Above everything that either side knows, and above one in which they cannot agree any more.
 pub(crate) fn next_incarnation(progress: &Progress) -> Incarnation {
     Incarnation(progress.incarnation.max(progress.newest_incarnation) + 1)
 }
@@ -163,6 +161,7 @@ pub(crate) fn next_incarnation(progress: &Progress) -> Incarnation {
 /// Nothing of it is published yet.
 fn begin(progress: &mut Progress, incarnation: Incarnation) {
     progress.incarnation = incarnation.0;
+    progress.revision = 0;
     progress.last_published = None;
 }
 
@@ -197,10 +196,37 @@ mod tests {
         ];
         for (to, kept, discarded) in table {
             let progress = changed(Change::Seek { to, incarnation });
-            assert!(progress.kept.values().all(|kept| *kept == Kept::Quarantined), "{to:?}");
-            assert_eq!(progress.kept.into_keys().collect::<Vec<_>>(), kept, "{to:?}");
+            let how = |at: &Position| {
+                if at.entry.get() == 5 { Kept::InDoubt } else { Kept::Quarantined }
+            };
+            let kept = kept.into_iter().map(|at| (at, how(&at))).collect();
+            assert_eq!(progress.kept, kept, "{to:?}");
             assert_eq!(progress.discarded.into_iter().collect::<Vec<_>>(), discarded, "{to:?}");
             assert_eq!((progress.incarnation, progress.last_published), (3, None));
+        }
+    }
+
+    #[test]
+    fn revision_is_raised_by_what_later_sends_rely_on_and_begins_anew_with_an_incarnation() {
+        let incarnation = Incarnation(3);
+        let seek = |incarnation| Change::Seek { to: StartAt::Latest, incarnation };
+        let table = [
+            (Change::Quarantine(at(7)), 5),
+            (Change::Delivered(at(5)), 5),
+            // Without a session these may happen in two histories of a source, neither of which knows the other's.
+            (Change::Skip(1), 4),
+            (Change::Release(at(1)), 4),
+            (Change::Discard(at(1)), 4),
+            (seek(Incarnation(2)), 4),
+            (seek(incarnation), 0),
+            (Change::Begin { incarnation, position: at(5) }, 0),
+        ];
+        for (change, revision) in table {
+            let kept = [(at(1), Kept::Quarantined), (at(5), Kept::Sending)].into();
+            let mut progress =
+                Progress { incarnation: 2, revision: 4, kept, ..Progress::default() };
+            change.apply(&mut progress);
+            assert_eq!(progress.revision, revision, "{change:?}");
         }
     }
 
@@ -237,6 +263,10 @@ mod tests {
 
     #[test]
     fn release_takes_an_entry_out_of_quarantine_and_leaves_one_that_is_being_sent() {
+        let kept = [(at(1), Kept::InDoubt)].into();
+        let mut doubtful = Progress { kept, ..Progress::default() };
+        Change::Release(at(1)).apply(&mut doubtful);
+        assert_eq!(doubtful.kept[&at(1)], Kept::Released);
         let released = |entry| changed(Change::Release(at(entry))).kept;
         let expected = |first, second| BTreeMap::from([(at(1), first), (at(5), second)]);
         assert_eq!(released(1), expected(Kept::Released, Kept::Sending));

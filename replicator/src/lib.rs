@@ -46,7 +46,7 @@ pub use producer::{
     RemoteSession, SessionEvent, SessionEvents, WallClock,
 };
 pub use session::{
-    Incarnation, OpenError, Outgoing, Receipt, Refusal, SessionId, Source, Watermark,
+    Incarnation, OpenError, Outgoing, Receipt, Refusal, Revision, SessionId, Source, Watermark,
 };
 #[cfg(feature = "io")]
 pub use stats::ReplicatorStats;

@@ -54,7 +54,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use georepl_cursor::{Generation, Kept, Position, Progress, ReadId, Rewound};
+use georepl_cursor::{Generation, Position, Progress, ReadId, Rewound};
 use georepl_storage::Time;
 
 pub use accounting::Accounting;
@@ -64,7 +64,7 @@ pub use interface::{Held, Input, Output, State, Stop};
 
 use crate::change::{Command, Poison};
 use crate::limits::Limits;
-use crate::session::{Incarnation, SessionId};
+use crate::session::{Incarnation, Revision, SessionId};
 use crate::why::{Reason, RewindReason, StopReason, Wake, Why};
 use crate::window::{Settled, Window};
 
@@ -390,7 +390,7 @@ impl<E> Machine<E> {
         let Life::Running(flow) = &mut self.life else {
             return;
         };
-        let releases = self.progress.kept.values().any(|kept| *kept != Kept::Quarantined);
+        let releases = self.progress.kept.values().any(|kept| kept.is_released());
         if flow.is_drained() && !releases {
             return self.stop(StopReason::Drained);
         }
@@ -418,6 +418,7 @@ impl<E> Machine<E> {
             self.outputs.push_back(Output::Open {
                 session,
                 incarnation: Incarnation(self.progress.incarnation),
+                revision: Revision(self.progress.revision),
             });
         }
     }

@@ -10,7 +10,7 @@ use georepl_storage::Time;
 
 use crate::change::{Change, CommandRefused};
 use crate::machine::{Input, Machine, Output};
-use crate::session::{Incarnation, Outgoing, SessionId};
+use crate::session::{Incarnation, Outgoing, Revision, SessionId};
 
 /// What the replicator needs of a cursor. Calls that return nothing are answered by an input.
 pub trait CursorPort {
@@ -39,7 +39,7 @@ pub trait CursorPort {
 /// What the replicator needs of a remote. No call blocks; answers come as inputs.
 pub trait RemotePort<E> {
     /// Opens a session.
-    fn open(&mut self, session: SessionId, incarnation: Incarnation);
+    fn open(&mut self, session: SessionId, incarnation: Incarnation, revision: Revision);
     /// Publishes entries in order.
     fn send(&mut self, session: SessionId, batch: Vec<Outgoing<E>>);
     /// Gives a session up.
@@ -57,7 +57,9 @@ pub fn run<E>(
     machine.handle(now, input);
     while let Some(output) = machine.poll_output() {
         match output {
-            Output::Open { session, incarnation } => remote.open(session, incarnation),
+            Output::Open { session, incarnation, revision } => {
+                remote.open(session, incarnation, revision);
+            }
             Output::Close(session) => remote.close(session),
             Output::Send { session, batch } => remote.send(session, batch),
             Output::Read(limits) => {

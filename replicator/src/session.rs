@@ -24,6 +24,14 @@ pub struct Source {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Incarnation(pub u64);
 
+/// Raised within an incarnation before anything is sent that relies on what the source has noted: that it passed over an
+/// entry, or that a released one has arrived. A source that was put back to before such a note is told apart by it.
+///
+/// A source raises it only after a session with the one before was opened, so of two histories of a source the one that the
+/// remote does not know cannot come to the same number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Revision(pub u64);
+
 /// One connection of a source to a remote. Ids grow with every opening and are never used again:
 /// `owner` is the version that the cursor's record got when its owner took it, so that of two
 /// owners the later one wins; `counter` numbers the openings of that owner.
@@ -105,6 +113,16 @@ pub enum OpenError {
         /// The newest incarnation the remote knows.
         newest: Incarnation,
     },
+    /// The remote knows a later revision of the source's incarnation.
+    #[error("revision {} was refused: the remote knows revision {}", asked.0, newest.0)]
+    LaterRevision {
+        /// The revision asked for.
+        asked: Revision,
+        /// The newest revision the remote knows.
+        newest: Revision,
+        /// What the remote holds of the incarnation.
+        watermark: Option<Position>,
+    },
 }
 
 impl OpenError {
@@ -114,7 +132,7 @@ impl OpenError {
             Self::Unreachable(_) => Advice::Retry,
             // Whoever took the cursor over goes on; taking it back is a decision.
             Self::LaterOwner { .. } => Advice::Reopen,
-            Self::LaterIncarnation { .. } => Advice::GiveUp,
+            Self::LaterIncarnation { .. } | Self::LaterRevision { .. } => Advice::GiveUp,
         }
     }
 }
@@ -130,5 +148,8 @@ mod tests {
         assert_eq!(OpenError::LaterOwner { asked, newest }.advice(), Advice::Reopen);
         let (asked, newest) = (Incarnation(1), Incarnation(2));
         assert_eq!(OpenError::LaterIncarnation { asked, newest }.advice(), Advice::GiveUp);
+        let (asked, newest) = (Revision(1), Revision(2));
+        let error = OpenError::LaterRevision { asked, newest, watermark: None };
+        assert_eq!(error.advice(), Advice::GiveUp);
     }
 }

@@ -138,6 +138,13 @@ pub enum Reason {
         /// The position the remote names.
         watermark: Position,
     },
+    /// The remote holds what only a later state of the cursor can account for: the cursor was put back to an older one.
+    CursorBehind {
+        /// What the remote holds.
+        watermark: Option<Position>,
+        /// What the cursor knows of it.
+        last_published: Option<Position>,
+    },
     /// There is no session. The last attempt's failure, if any, is named.
     Connecting {
         /// Failures in a row.
@@ -213,6 +220,7 @@ impl Reason {
             Self::Stopping => "stopping",
             Self::RemoteBehind { .. } => "remote-behind",
             Self::RemoteAhead { .. } => "remote-ahead",
+            Self::CursorBehind { .. } => "cursor-behind",
             Self::Connecting { .. } => "connecting",
             Self::RemoteNotWritable { .. } => "remote-not-writable",
             Self::Rewinding(_) => "rewinding",
@@ -239,12 +247,20 @@ impl fmt::Display for Reason {
                 f,
                 "the remote lost data: it holds {} but had confirmed {last_published}; \
                  restore it or seek to what the remote is to get next",
-                watermark.map_or_else(|| "nothing".to_owned(), |at| format!("up to {at}")),
+                up_to(watermark),
             ),
             Self::RemoteAhead { watermark } => write!(
                 f,
                 "the remote holds another entry at {watermark} than this topic: the source lost data; \
                  restore it or seek to what the remote is to get next"
+            ),
+            Self::CursorBehind { watermark, last_published } => write!(
+                f,
+                "the cursor was put back to an older state: the remote holds {}, of which the cursor knows {}, and it knows \
+                 nothing of entries between that were passed over then; \
+                 restore it or seek to what the remote is to get next",
+                up_to(watermark),
+                up_to(last_published),
             ),
             Self::Connecting { failures: 0, .. } => write!(f, "a session is being opened"),
             Self::Connecting { failures, last } => {
@@ -341,6 +357,10 @@ impl fmt::Display for Why {
             Wake::Nothing => write!(f, "nothing will wake it"),
         }
     }
+}
+
+fn up_to(position: &Option<Position>) -> String {
+    position.map_or_else(|| "nothing".to_owned(), |at| format!("up to {at}"))
 }
 
 /// `1 entry`, `2 entries`.

@@ -9,10 +9,16 @@ use super::topic::topic;
 /// A command on entries that replication has passed over.
 #[derive(Subcommand)]
 pub(crate) enum QuarantineCommand {
-    /// Lists them.
-    #[command(
-        after_help = "Examples:\n  georepl quarantine list --region data/west orders --remote east"
-    )]
+    /// Lists them, and what is to become of them.
+    #[command(after_help = "\
+States:
+  quarantined  it was passed over, and the remote does not have it
+  released     it is to be sent before anything else
+  sending      it was sent or is just to be, and has no receipt yet
+  in-doubt     as quarantined, but the remote may have it: it was being sent when somebody seeked
+
+Examples:
+  georepl quarantine list --region data/west orders --remote east")]
     List(Lane),
     /// Lets an entry be sent, before anything else that is not.
     #[command(after_help = "\

@@ -295,8 +295,9 @@ impl Host {
                 let poison = quarantine_after.map_or(Poison::Block, quarantine);
                 told(replicate::run(self, to, topics, until, poison, inbox, outbox).await?)
             }
-            Command::Receive { cluster, topic, owner, counter, incarnation } => {
-                let opening = receive::opening(cluster, topic, owner, counter, incarnation);
+            Command::Receive { cluster, topic, owner, counter, incarnation, revision } => {
+                let opening =
+                    receive::opening(cluster, topic, owner, counter, incarnation, revision);
                 told(receive::run(self, opening, inbox, outbox).await?)
             }
             Command::Status { topics } => told(looked(inbox, topics::status(self, topics)).await?),

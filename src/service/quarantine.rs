@@ -25,6 +25,8 @@ pub(super) async fn list(
             Kept::Quarantined => "quarantined".to_owned(),
             Kept::Released => "released".to_owned(),
             Kept::Sending => "sending".to_owned(),
+            // Whether it arrived is not learnt any more; released, it may come twice.
+            Kept::InDoubt => "in-doubt".to_owned(),
         },
     });
     Ok(kept.collect())

@@ -15,8 +15,8 @@ use futures::FutureExt;
 use georepl::cursor::Position;
 use georepl::replicator::{
     EmbeddedRemote, EventSink, Incarnation, OpenError, OpenedSession, Opening, Outgoing, Prepared,
-    Receipt, Refusal, RemoteProducer, RemoteSession, SessionEvent, SessionEvents, SessionId,
-    Source, Watermark,
+    Receipt, Refusal, RemoteProducer, RemoteSession, Revision, SessionEvent, SessionEvents,
+    SessionId, Source, Watermark,
 };
 use georepl::storage::Mailbox;
 use serde::{Deserialize, Serialize};
@@ -37,6 +37,7 @@ enum Opened {
     Unreachable { message: String },
     LaterOwner { owner: u64, counter: u64 },
     LaterIncarnation { newest: u64 },
+    LaterRevision { newest: u64, holds: Option<(u64, u64)> },
 }
 
 /// What the remote holds.
@@ -71,11 +72,13 @@ pub(super) fn opening(
     owner: u64,
     counter: u64,
     incarnation: u64,
+    revision: u64,
 ) -> Opening {
     Opening {
         source: Source { cluster: cluster.into(), topic: topic.into() },
         session: SessionId { owner, counter },
         incarnation: Incarnation(incarnation),
+        revision: Revision(revision),
     }
 }
 
@@ -175,6 +178,11 @@ pub(super) async fn open(
             let newest = Incarnation(newest);
             return Err(OpenError::LaterIncarnation { asked: opening.incarnation, newest });
         }
+        Opened::LaterRevision { newest, holds } => {
+            let (asked, newest) = (opening.revision, Revision(newest));
+            let watermark = holds.map(|(ledger, entry)| position(ledger, entry));
+            return Err(OpenError::LaterRevision { asked, newest, watermark });
+        }
     };
     let watermark = watermark.map(|Held { ledger, entry, checksum }| Watermark {
         position: position(ledger, entry),
@@ -187,13 +195,14 @@ pub(super) async fn open(
 
 async fn asked(stream: UnixStream, opening: &Opening) -> Result<(Opened, Inbox, Outbox), String> {
     let words = |error: Broken| error.to_string();
-    let Opening { source, session, incarnation } = opening;
+    let Opening { source, session, incarnation, revision } = opening;
     let command = Command::Receive {
         cluster: source.cluster.to_string(),
         topic: source.topic.to_string(),
         owner: session.owner,
         counter: session.counter,
         incarnation: incarnation.0,
+        revision: revision.0,
     };
     let request = Request { georepl: VERSION, command };
     let (mut inbox, outbox) = line::ask(Box::new(stream), &request).await.map_err(words)?;
@@ -285,6 +294,10 @@ fn refused(error: OpenError) -> Opened {
             Opened::LaterOwner { owner, counter }
         }
         OpenError::LaterIncarnation { newest, .. } => Opened::LaterIncarnation { newest: newest.0 },
+        OpenError::LaterRevision { newest, watermark, .. } => Opened::LaterRevision {
+            newest: newest.0,
+            holds: watermark.map(|at| (at.ledger.get(), at.entry.get())),
+        },
     }
 }
 

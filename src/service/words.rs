@@ -56,6 +56,7 @@ pub(crate) enum Command {
         owner: u64,
         counter: u64,
         incarnation: u64,
+        revision: u64,
     },
     Status {
         topics: Vec<String>,

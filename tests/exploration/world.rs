@@ -14,11 +14,11 @@ mod rules;
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
-use georepl_cursor::{Generation, Kept, Offset, Position, Progress, ReadId, ReadOutcome};
+use georepl_cursor::{Generation, Offset, Position, Progress, ReadId, ReadOutcome};
 use georepl_replicator::target::{Answered, Opening, Target, Verdict};
 use georepl_replicator::{
     Backoff, Content, Delivered, Held, Incarnation, Input, Limits, OpenError, PassReason, Reason,
-    Receipt, Refusal, SessionId, State, Stop, Watermark, run,
+    Receipt, Refusal, Revision, SessionId, State, Stop, Watermark, run,
 };
 use georepl_storage::{EntryId, LedgerId, Time};
 
@@ -46,7 +46,7 @@ const ENTRY_BYTES: u64 = 2;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Message {
-    Open(Incarnation),
+    Open(Incarnation, Revision),
     Send { previous: Option<Position>, position: Position, entry: u8 },
 }
 
@@ -184,7 +184,7 @@ impl World {
             sent: Vec::new(),
             answers: Vec::new(),
             dead: None,
-            target: Target::new(SessionId::default(), Incarnation(1), None),
+            target: Target::new(SessionId::default(), Incarnation(1), Revision(0), None),
             in_progress: VecDeque::new(),
             log: Vec::new(),
             incarnations: Vec::new(),
@@ -313,11 +313,13 @@ impl World {
     fn arrive(&mut self, index: usize, refuse: bool) {
         let (session, message) = self.sent.remove(index);
         let answer = match message {
-            Message::Open(incarnation) => match self.target.open(session, incarnation) {
-                Opening::Answered(held) => Some(Answer::Opened(held.map(|held| held.position))),
-                Opening::Refused(error) => Some(Answer::OpenFailed(error)),
-                Opening::Waits => None,
-            },
+            Message::Open(incarnation, revision) => {
+                match self.target.open(session, incarnation, revision) {
+                    Opening::Answered(held) => Some(Answer::Opened(held.map(|held| held.position))),
+                    Opening::Refused(error) => Some(Answer::OpenFailed(error)),
+                    Opening::Waits => None,
+                }
+            }
             // A refusal is decided before the rules: it changes nothing at the remote.
             Message::Send { position, .. } if refuse => {
                 let refusal = Refusal { message: "refused".into() };
@@ -371,7 +373,8 @@ impl World {
         self.target.failed();
         let held = self.last_of(self.target.incarnation()).map(watermark);
         let newest = self.target.newest();
-        self.target = Target::new(newest, self.target.incarnation(), held);
+        let (incarnation, revision) = (self.target.incarnation(), self.target.revision());
+        self.target = Target::new(newest, incarnation, revision, held);
         match lost {
             Some(session) => self.break_link(session),
             None => {
@@ -423,9 +426,13 @@ impl World {
             Answer::Opened(held) => {
                 self.decided = held.map_or(0, |held| held.entry.get() as u8 + 1);
                 self.input(answer.into_input(session));
+                self.note_block();
                 self.went_on();
             }
-            Answer::OpenFailed(_) => self.input(answer.into_input(session)),
+            Answer::OpenFailed(_) => {
+                self.input(answer.into_input(session));
+                self.note_block();
+            }
             Answer::Receipt(receipt) => {
                 self.failed |= matches!(receipt, Receipt::Gap(_) | Receipt::Refused(..));
                 self.input(answer.into_input(session));
@@ -679,7 +686,7 @@ impl explore::World for World {
     }
 
     fn is_goal(&self) -> bool {
-        let released = self.replicator.progress().kept.values().any(|k| *k != Kept::Quarantined);
+        let released = self.replicator.progress().kept.values().any(|kept| kept.is_released());
         let drained = self.replicator.state() == State::Started
             && !released
             && self.cursor.backlog() == 0

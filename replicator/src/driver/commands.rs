@@ -15,8 +15,9 @@ use crate::why::StopReason;
 impl Replicator {
     /// Goes on from another place, back or forth, running or not, in a new incarnation: behind the
     /// place everything is sent again, also what the remote holds, and what lies before it is
-    /// passed over. It is what ends [`Reason::RemoteBehind`](crate::Reason::RemoteBehind) and
-    /// [`Reason::RemoteAhead`](crate::Reason::RemoteAhead). Returns how many entries are passed over.
+    /// passed over. It is what ends [`Reason::RemoteBehind`](crate::Reason::RemoteBehind),
+    /// [`Reason::RemoteAhead`](crate::Reason::RemoteAhead) and
+    /// [`Reason::CursorBehind`](crate::Reason::CursorBehind). Returns how many entries are passed over.
     ///
     /// It returns when the change is durable; until then nothing is sent. If storage does not take
     /// it, it is tried again without an end, and [`Replicator::why`] says so. If the future is

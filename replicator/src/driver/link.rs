@@ -12,7 +12,7 @@ use crate::port::RemotePort;
 use crate::producer::{
     EventSink, OpenedSession, Opening, Prepared, RemoteProducer, RemoteSession, SessionEvents,
 };
-use crate::session::{Incarnation, OpenError, Outgoing, SessionId, Source, Watermark};
+use crate::session::{Incarnation, OpenError, Outgoing, Revision, SessionId, Source, Watermark};
 
 /// The session that is open or being opened; at most one of each.
 ///
@@ -68,12 +68,12 @@ impl Link {
 }
 
 impl RemotePort<Prepared> for Link {
-    fn open(&mut self, session: SessionId, incarnation: Incarnation) {
+    fn open(&mut self, session: SessionId, incarnation: Incarnation, revision: Revision) {
         self.abort_opening();
         let config = &self.shared.config;
         let source =
             Source { cluster: Arc::clone(&config.local_cluster), topic: Arc::clone(&config.topic) };
-        let opening = Opening { source, session, incarnation };
+        let opening = Opening { source, session, incarnation, revision };
         let (shared, remote) = (Arc::clone(&self.shared), Arc::clone(&self.remote));
         let task = tokio::spawn(async move {
             let unanswered = Unanswered { shared: &shared, session };
@@ -130,12 +130,17 @@ impl Drop for Unanswered<'_> {
 
 /// Opens a session, and compares what the remote holds with the source's own log.
 async fn opened(shared: &Arc<Shared>, remote: &dyn RemoteProducer, opening: Opening) -> Event {
-    let id = opening.session;
+    let (id, next) = (opening.session, Incarnation(opening.incarnation.0 + 1));
     let sink: Arc<dyn EventSink> = shared.clone();
     let failed = |error| Event::Input(Input::OpenFailed { session: id, error });
     match remote.open(opening, SessionEvents::new(id, sink)).await {
         Ok(OpenedSession { watermark, session }) => match check(&shared.cursor, watermark).await {
-            Ok(held) => Event::Opened { id, held, session },
+            Ok(held) => {
+                if held.checked(&shared.cursor.progress()).is_err() {
+                    note_newest(shared, next).await;
+                }
+                Event::Opened { id, held, session }
+            }
             // Not the remote's failure, and nothing that time would mend.
             Err(Unchecked { error: ReadError::Closed { .. }, .. }) => {
                 Event::Input(Input::CursorClosed)
@@ -156,19 +161,27 @@ async fn opened(shared: &Arc<Shared>, remote: &dyn RemoteProducer, opening: Open
             failed(OpenError::Unreachable(message.into()))
         }
         Err(error @ OpenError::LaterIncarnation { newest, .. }) => {
-            // For a seek by whoever has the cursor next. If it is not stored, the remote names it again.
-            let note = |progress: &mut Progress| {
-                progress.newest_incarnation = progress.newest_incarnation.max(newest.0);
-            };
-            if let Err(unstored) = shared.cursor.store_progress(note).await {
-                tracing::warn!(
-                    newest = newest.0,
-                    "the remote's incarnation was not noted: {unstored}"
-                );
-            }
+            note_newest(shared, newest).await;
+            failed(error)
+        }
+        Err(error @ OpenError::LaterRevision { .. }) => {
+            note_newest(shared, next).await;
             failed(error)
         }
         Err(error) => failed(error),
+    }
+}
+
+/// For a seek by whoever has the cursor next: the incarnation that it begins is above this one. If it is not stored, the
+/// next opening is answered in the same way.
+async fn note_newest(shared: &Shared, newest: Incarnation) {
+    let cursor = &shared.cursor;
+    if cursor.progress().newest_incarnation >= newest.0 {
+        return;
+    }
+    let note = |progress: &mut Progress| progress.newest_incarnation = newest.0;
+    if let Err(unstored) = cursor.store_progress(note).await {
+        tracing::warn!(newest = newest.0, "the incarnation was not noted: {unstored}");
     }
 }
 

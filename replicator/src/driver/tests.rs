@@ -19,7 +19,7 @@ use crate::producer::{
     EmbeddedRemote, EmbeddedTopic, EmbeddedTopicConfig, EmbeddedTopics, FaultyRemote,
     OpenedSession, Opening, ReleaseOrder, RemoteFaults, SessionEvents, WallClock,
 };
-use crate::session::{Incarnation, OpenError, Outgoing, Receipt, Source};
+use crate::session::{Incarnation, OpenError, Outgoing, Receipt, Revision, Source};
 use crate::why::{Reason, Wake};
 
 mod changing;
@@ -484,14 +484,16 @@ impl EventSink for Nobody {
 }
 
 #[tokio::test(start_paused = true)]
-async fn source_that_was_put_back_follows_the_sessions_of_its_later_state() {
+async fn source_that_was_put_back_and_forgot_nothing_else_follows_the_sessions_of_its_later_state()
+{
     // Far beyond the versions that the store has given out, one that it reaches while it opens a session, and the same.
     for ahead in [1_000_000, 1, 0] {
         let pair = Pair::new().await;
         let taken = *pair.replicator.shared().taken.lock();
         let gone = SessionId { owner: taken + ahead, counter: 7 };
         let source = Source { cluster: "west".into(), topic: TOPIC.into() };
-        let opening = Opening { source, session: gone, incarnation: Incarnation(1) };
+        let (incarnation, revision) = (Incarnation(1), Revision(0));
+        let opening = Opening { source, session: gone, incarnation, revision };
         let remote = EmbeddedRemote::new(Arc::new(OneTopic(pair.east.clone())));
         let opened = remote.open(opening, SessionEvents::new(gone, Arc::new(Nobody))).await;
         drop(opened.map_err(|error| error.to_string()).unwrap());
@@ -520,7 +522,7 @@ async fn incarnation_that_the_remote_names_is_noted_for_a_seek_by_whoever_has_th
     let pair = Pair::new().await;
     let (later, at) = (SessionId { owner: 1, counter: 1 }, Incarnation(7));
     let source = Source { cluster: "west".into(), topic: TOPIC.into() };
-    let opening = Opening { source, session: later, incarnation: at };
+    let opening = Opening { source, session: later, incarnation: at, revision: Revision(0) };
     let remote = EmbeddedRemote::new(Arc::new(OneTopic(pair.east.clone())));
     let opened = remote.open(opening, SessionEvents::new(later, Arc::new(Nobody))).await;
     drop(opened.map_err(|error| error.to_string()).unwrap());

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use georepl_cursor::{KEPT_MAX, Kept, Position, StartAt};
+use georepl_cursor::{KEPT_MAX, Kept, Position};
 use georepl_storage::Time;
 
 use super::flow::{Flow, Releasing, Retry};
@@ -100,10 +100,10 @@ impl<E> Machine<E> {
         }
         let kept = |position| self.progress.kept.get(&position).copied();
         Ok(match command {
-            Command::Seek(to) => Some(self.seek(to)),
+            Command::Seek(to) => Some(Change::seek(to, &self.progress)),
             Command::Skip(entries) => Some(Change::Skip(entries)),
             Command::Release(position) => match kept(position) {
-                Some(Kept::Quarantined) => Some(Change::Release(position)),
+                Some(Kept::Quarantined | Kept::InDoubt) => Some(Change::Release(position)),
                 Some(Kept::Released | Kept::Sending) => None,
                 None => return Err(CommandRefused::NotQuarantined(position)),
             },
@@ -112,14 +112,6 @@ impl<E> Machine<E> {
                 None => return Err(CommandRefused::NotQuarantined(position)),
             },
         })
-    }
-
-    fn seek(&self, to: StartAt) -> Change {
-        match &self.life {
-            // Another incarnation is what ends the block.
-            Life::Running(flow) if flow.is_blocked() => Change::seek_anew(to, &self.progress),
-            _ => Change::seek(to, &self.progress),
-        }
     }
 
     /// It ends before the change is known to be stored.
@@ -249,19 +241,16 @@ impl<E> Machine<E> {
 impl<E> Machine<E> {
     /// The entry for which the incarnation has begun, and which is sent in it before anything else.
     pub(super) fn sending(&self) -> Option<Position> {
-        self.first_kept(Kept::Sending)
+        self.progress.sending()
     }
 
     /// The entry for which the next incarnation is to begin. It is acknowledged: in the new one,
     /// entries before it that are not would be taken for stored.
     pub(super) fn released_now(&self) -> Option<Position> {
         let Life::Running(flow) = &self.life else { return None };
-        self.first_kept(Kept::Released).filter(|position| flow.is_past(*position))
-    }
-
-    fn first_kept(&self, how: Kept) -> Option<Position> {
         let mut kept = self.progress.kept.iter();
-        kept.find(|(_, kept)| **kept == how).map(|(position, _)| *position)
+        let released = kept.find(|(_, kept)| **kept == Kept::Released);
+        released.map(|(position, _)| *position).filter(|position| flow.is_past(*position))
     }
 
     /// The first steps of a release, each stored before the next. Nothing new is sent; what the

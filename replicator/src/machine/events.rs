@@ -110,21 +110,25 @@ impl<E> Machine<E> {
         if !flow.is_opening(session) {
             return;
         }
-        let blocked = match held {
-            Held::Foreign(watermark) => Reason::RemoteAhead { watermark },
-            Held::Through(watermark) if watermark < self.progress.last_published => {
-                let last_published = self.progress.last_published;
-                let last_published = last_published.expect("no position is below no position");
-                Reason::RemoteBehind { watermark, last_published }
-            }
-            Held::Through(watermark) => return flow.opened(session, watermark),
+        match held.checked(&self.progress) {
+            Ok(watermark) => flow.opened(session, watermark),
+            Err(disagreement) => self.block(now, session, disagreement),
+        }
+    }
+
+    /// Until somebody seeks, which begins an incarnation: in this one the two cannot agree any more.
+    fn block(&mut self, now: Time, session: SessionId, reason: Reason) {
+        let Life::Running(flow) = &mut self.life else {
+            return;
         };
+        self.progress.newest_incarnation =
+            self.progress.newest_incarnation.max(self.progress.incarnation + 1);
         self.accounting.rewound += flow.window.len() as u64;
         if flow.has_reads() {
             self.outputs.push_back(Output::CancelRead);
         }
         self.outputs.push_back(Output::Close(session));
-        flow.block(now, blocked);
+        flow.block(now, reason);
     }
 
     pub(super) fn on_open_failed(&mut self, now: Time, session: SessionId, error: OpenError) {
@@ -142,10 +146,14 @@ impl<E> Machine<E> {
                 *known = newest.0.max(*known);
                 self.stop(StopReason::LaterIncarnation(newest));
             }
+            OpenError::LaterRevision { watermark, .. } => {
+                let last_published = self.progress.last_published;
+                self.block(now, session, Reason::CursorBehind { watermark, last_published });
+            }
         }
     }
 
-    /// What the source lost by it, the answer to the next opening tells.
+    /// What the source lost by it, the next opening tells: by the watermark, or by being refused.
     pub(super) fn on_set_back(&mut self, now: Time, session: SessionId, owner: u64) {
         if owner > self.last_session.owner {
             self.last_session = SessionId { owner, counter: 0 };

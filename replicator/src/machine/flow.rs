@@ -239,11 +239,6 @@ impl<E> Flow<E> {
         matches!(self.session, Session::Opening { id, .. } if id == session)
     }
 
-    /// The remote and the source disagree on what was published.
-    pub(super) fn is_blocked(&self) -> bool {
-        matches!(self.session, Session::Blocked(_))
-    }
-
     pub(super) fn may_open(&self, now: Time) -> bool {
         matches!(self.session, Session::Closed { open_at, .. } if open_at <= now)
     }

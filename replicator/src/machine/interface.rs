@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use georepl_cursor::{
-    Offset, Position, ReadId, ReadLimits, ReadOutcome, ReadRefused, ReadStart, Rewound,
+    Offset, Position, Progress, ReadId, ReadLimits, ReadOutcome, ReadRefused, ReadStart, Rewound,
 };
 use georepl_storage::Time;
 
 use crate::change::{Change, Command, CommandRefused};
-use crate::session::{Incarnation, OpenError, Outgoing, Receipt, SessionId};
+use crate::session::{Incarnation, OpenError, Outgoing, Receipt, Revision, SessionId};
+use crate::why::Reason;
 use crate::window::Delivered;
 
 /// What the world sees.
@@ -29,6 +30,28 @@ pub enum Held {
     Through(Option<Position>),
     /// A position where this source has no entry, or another one.
     Foreign(Position),
+}
+
+impl Held {
+    /// Up to where the remote holds everything; or why nothing may be sent to it, if what it holds does not agree with what
+    /// is stored with the cursor.
+    pub(crate) fn checked(self, progress: &Progress) -> Result<Option<Position>, Reason> {
+        let last_published = progress.last_published;
+        match self {
+            Self::Foreign(watermark) => Err(Reason::RemoteAhead { watermark }),
+            Self::Through(watermark) if watermark < last_published => {
+                let last_published = last_published.expect("no position is below no position");
+                Err(Reason::RemoteBehind { watermark, last_published })
+            }
+            // In the incarnation that began for an entry nothing else is sent before it is known to have arrived.
+            Self::Through(watermark @ Some(held))
+                if progress.sending().is_some_and(|sending| sending != held) =>
+            {
+                Err(Reason::CursorBehind { watermark, last_published })
+            }
+            Self::Through(watermark) => Ok(watermark),
+        }
+    }
 }
 
 /// How to stop.
@@ -128,6 +151,8 @@ pub enum Output<E> {
         session: SessionId,
         /// The source's incarnation.
         incarnation: Incarnation,
+        /// The revision of what is noted in it.
+        revision: Revision,
     },
     /// Give a session up, open or still opening.
     Close(SessionId),

@@ -1,13 +1,13 @@
 //! The machine alone, in virtual time: inputs, and the outputs that follow.
 
 use georepl_cursor::{
-    KEPT_MAX, Offset, ReadFailed, ReadLimits, ReadOutcome, ReadRefused, ReadStart, StartAt,
+    KEPT_MAX, Kept, Offset, ReadFailed, ReadLimits, ReadOutcome, ReadRefused, ReadStart, StartAt,
 };
 use georepl_storage::{EntryId, LedgerId};
 
 use super::*;
 use crate::change::{Change, CommandRefused};
-use crate::session::{OpenError, Outgoing, Receipt, Refusal};
+use crate::session::{Incarnation, OpenError, Outgoing, Receipt, Refusal, Revision};
 use crate::why::Wake;
 use crate::window::{Content, Delivered};
 
@@ -475,6 +475,14 @@ impl Tested {
     }
 }
 
+fn opens(counter: u64, incarnation: u64, revision: u64) -> Output<u64> {
+    Output::Open {
+        session: session(counter),
+        incarnation: Incarnation(incarnation),
+        revision: Revision(revision),
+    }
+}
+
 /// The second incarnation, for a released entry.
 fn begin(entry: u64) -> Change {
     Change::Begin { incarnation: Incarnation(2), position: position(entry) }
@@ -509,7 +517,7 @@ fn nothing_is_sent_behind_a_refused_entry_before_its_quarantine_is_durable() {
     let outputs = tested.tick(tested.machine.wake_at().unwrap());
     assert_eq!(outputs, [Output::Persist]);
     let outputs = tested.input(Input::Stored(Ok(0)));
-    assert!(matches!(outputs[..], [Output::Open { .. }]), "{outputs:?}");
+    assert_eq!(outputs, [opens(3, 1, 1)], "the remote is told that something was noted");
     tested.opened(None, 0);
     tested.dispatched(0);
     let outputs = tested.completed(0, entries(0..2));
@@ -533,7 +541,7 @@ fn released_entry_waits_for_what_is_in_doubt_and_is_first_in_its_incarnation() {
     let acknowledged = outputs.iter().any(|output| matches!(output, Output::Acknowledge { .. }));
     assert!(acknowledged, "2 is: {outputs:?}");
     let outputs = tested.input(Input::Stored(Ok(0)));
-    let begun = Output::Open { session: session(2), incarnation: Incarnation(2) };
+    let begun = opens(2, 2, 0);
     assert_eq!(outputs, [begun]);
     let outputs = tested.opened(None, 3);
     assert!(outputs.contains(&Output::Fetch(position(0))), "{outputs:?}");
@@ -623,15 +631,67 @@ fn seek_over_a_release_in_doubt_goes_on_in_the_incarnation_that_tells_whether_it
     landed.input(Input::Stored(Ok(3)));
     let outputs = landed.opened(Some(1), 5);
     assert_eq!(changes(&outputs), Some(Change::Delivered(position(1))), "it is not sent again");
+}
 
-    // Blocked, it can only begin anew; then somebody decides on the entry again.
-    let mut blocked = Tested::keeping(&progress);
-    let session = blocked.machine.session().unwrap();
-    blocked.input(Input::Opened { session, held: Held::Foreign(position(9)) });
-    blocked.input(Input::Command(seek(StartAt::Latest)));
-    blocked.input(Input::Stored(Ok(3)));
-    assert_eq!(blocked.machine.progress().incarnation, 3);
-    assert_eq!(blocked.machine.progress().kept, kept([1], Kept::Quarantined).kept);
+/// Running, stopped, or made anew from what was stored.
+#[test]
+fn seek_out_of_a_block_begins_an_incarnation_also_over_a_release_in_doubt() {
+    let progress =
+        Progress { incarnation: 2, last_published: Some(position(4)), ..kept([1], Kept::Sending) };
+    let seek = Command::Seek(StartAt::Latest);
+    for held in [Held::Foreign(position(9)), Held::Through(None), Held::Through(Some(position(7)))]
+    {
+        let mut running = Tested::keeping(&progress);
+        let session = running.machine.session().unwrap();
+        running.input(Input::Opened { session, held });
+        assert_eq!(running.machine.why(at(0), 0).wake, Wake::Operator, "{held:?}");
+        let mut stopped = running.clone();
+        stopped.input(Input::Stop(Stop::Now));
+        let mut anew = Tested::keeping(stopped.machine.progress());
+        anew.input(Input::Stop(Stop::Now));
+        for mut tested in [running, stopped, anew] {
+            tested.input(Input::Command(seek));
+            tested.input(Input::Stored(Ok(3)));
+            let after = tested.machine.progress();
+            assert!(after.incarnation > 2, "{held:?}");
+            // Somebody decides on the entry again.
+            assert_eq!(after.kept, kept([1], Kept::InDoubt).kept);
+        }
+    }
+}
+
+/// In the incarnation that began for an entry, anything else at the remote was sent by a state that is forgotten.
+#[test]
+fn remote_that_holds_another_entry_than_the_one_being_sent_blocks() {
+    let progress = Progress { incarnation: 2, ..kept([1], Kept::Sending) };
+    for (watermark, agrees) in [(None, true), (Some(1), true), (Some(0), false), (Some(6), false)] {
+        let mut tested = Tested::keeping(&progress);
+        let (session, watermark) = (tested.machine.session().unwrap(), watermark.map(position));
+        tested.input(Input::Opened { session, held: Held::Through(watermark) });
+        let behind = Reason::CursorBehind { watermark, last_published: None };
+        assert_eq!(tested.reason() != behind, agrees, "{watermark:?}");
+    }
+}
+
+#[test]
+fn remote_that_knows_a_later_revision_blocks_until_a_seek() {
+    let progress = Progress { last_published: Some(position(2)), ..Progress::default() };
+    let mut tested = Tested::keeping(&progress);
+    let (asked, newest, watermark) = (Revision(0), Revision(1), Some(position(5)));
+    let error = OpenError::LaterRevision { asked, newest, watermark };
+    tested.input(Input::OpenFailed { session: session(1), error });
+    let why = tested.machine.why(at(0), 3);
+    let last_published = Some(position(2));
+    assert_eq!(why.reason, Reason::CursorBehind { watermark, last_published });
+    assert_eq!((why.wake, tested.machine.wake_at()), (Wake::Operator, None));
+    for word in ["up to 1:5", "up to 1:2", "seek"] {
+        assert!(why.to_string().contains(word), "{why}");
+    }
+    let outputs = tested.input(Input::Command(Command::Seek(StartAt::Earliest)));
+    let Some(Change::Seek { incarnation, .. }) = changes(&outputs) else { panic!("{outputs:?}") };
+    assert!(incarnation > Incarnation(1));
+    let outputs = tested.input(Input::Stored(Ok(0)));
+    assert_eq!(outputs.last(), Some(&opens(2, incarnation.0, 0)));
 }
 
 #[test]
@@ -686,6 +746,6 @@ fn seek_is_the_answer_to_a_later_incarnation_and_goes_above_it() {
     assert_eq!(outputs, [Output::Change(seek)]);
     tested.input(Input::Stored(Ok(0)));
     let outputs = tested.input(Input::Start);
-    let open = Output::Open { session: session(2), incarnation: Incarnation(8) };
+    let open = opens(2, 8, 0);
     assert_eq!(outputs, [open]);
 }

@@ -32,7 +32,7 @@ pub(super) use serving::{BATCH_BYTES_MAX, next_batch};
 use super::remote::{OpenedSession, Opening, RemoteProducer, SessionEvents};
 use super::target::{self, Target};
 use crate::message::{BrokerEntryMetadata, Frame, FrameError, Origin, Unstamped};
-use crate::session::{Incarnation, OpenError, SessionId, Watermark};
+use crate::session::{Incarnation, OpenError, Revision, SessionId, Watermark};
 use keeping::Keeper;
 
 /// Tells the time of day.
@@ -203,14 +203,14 @@ impl EmbeddedTopic {
         opening: Opening,
         events: SessionEvents,
     ) -> Result<OpenedSession, OpenError> {
-        let Opening { source, session, incarnation } = opening;
+        let Opening { source, session, incarnation, revision } = opening;
         let unreachable =
             |error: &dyn fmt::Display| OpenError::Unreachable(error.to_string().into());
         if let Some(refusal) = self.0.ledger.refusal() {
             self.0.fail(&refusal);
         }
         self.0.begin_keeping().await.map_err(|error| unreachable(&error))?;
-        let answer = self.0.state.lock().ask(&source.cluster, session, incarnation)?;
+        let answer = self.0.state.lock().ask(&source.cluster, session, incarnation, revision)?;
         // A lower id, and an earlier incarnation, are refused from the answer on, also after a
         // crash: without this two owners of the source could both be current.
         self.0.keep().await.map_err(|error| unreachable(&error))?;
@@ -299,13 +299,15 @@ impl State {
         cluster: &Arc<str>,
         session: SessionId,
         incarnation: Incarnation,
+        revision: Revision,
     ) -> Result<Asked, OpenError> {
         if let Some(message) = &self.failed {
             return Err(OpenError::Unreachable(message.clone()));
         }
-        let unknown = || Inbound::new(Target::new(SessionId::default(), incarnation, None));
+        let nothing = SessionId::default();
+        let unknown = || Inbound::new(Target::new(nothing, incarnation, revision, None));
         let inbound = self.sources.entry(cluster.clone()).or_insert_with(unknown);
-        let opening = inbound.target.open(session, incarnation);
+        let opening = inbound.target.open(session, incarnation, revision);
         inbound.newer.notify_waiters();
         match opening {
             target::Opening::Answered(watermark) => Ok(Asked::Answered(watermark)),

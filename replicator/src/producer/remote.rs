@@ -7,7 +7,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use crate::message::Spliced;
-use crate::session::{Incarnation, OpenError, Outgoing, Receipt, SessionId, Source, Watermark};
+use crate::session::{
+    Incarnation, OpenError, Outgoing, Receipt, Revision, SessionId, Source, Watermark,
+};
 
 /// A remote cluster.
 ///
@@ -24,7 +26,7 @@ use crate::session::{Incarnation, OpenError, Outgoing, Receipt, SessionId, Sourc
 /// use georepl_replicator::target::{self, Target, Verdict};
 /// use georepl_replicator::{
 ///     Incarnation, OpenError, OpenedSession, Opening, Outgoing, Prepared, Receipt,
-///     RemoteProducer, RemoteSession, SessionEvents, SessionId, Watermark,
+///     RemoteProducer, RemoteSession, Revision, SessionEvents, SessionId, Watermark,
 /// };
 /// # use georepl_storage::{
 /// #     BookieId, ClientConfig, LedgerClient, MemoryBookieRegistry, MemoryBookies,
@@ -49,10 +51,10 @@ use crate::session::{Incarnation, OpenError, Outgoing, Receipt, SessionId, Sourc
 /// impl RemoteProducer for Shelf {
 ///     async fn open(
 ///         &self,
-///         Opening { session, incarnation, .. }: Opening,
+///         Opening { session, incarnation, revision, .. }: Opening,
 ///         events: SessionEvents,
 ///     ) -> Result<OpenedSession, OpenError> {
-///         let opening = self.0.lock().unwrap().target.open(session, incarnation);
+///         let opening = self.0.lock().unwrap().target.open(session, incarnation, revision);
 ///         let watermark = match opening {
 ///             target::Opening::Answered(watermark) => watermark,
 ///             target::Opening::Refused(error) => return Err(error),
@@ -95,7 +97,8 @@ use crate::session::{Incarnation, OpenError, Outgoing, Receipt, SessionId, Sourc
 /// # let client = LedgerClient::new(bookies, store.clone(), registry, ClientConfig::default());
 /// # let name = "persistent://acme/eu/orders";
 /// # let topic = ManagedLedger::open(name, client, store, ManagedLedgerConfig::default()).await?;
-/// let target = Target::new(SessionId::default(), Incarnation::default(), None);
+/// let nothing = (SessionId::default(), Incarnation::default(), Revision::default());
+/// let target = Target::new(nothing.0, nothing.1, nothing.2, None);
 /// let shelf = Shelf(Arc::new(Mutex::new(Kept { target, frames: Vec::new() })));
 /// let cursor = ManagedCursor::open(&topic, "pulsar.repl.shelf", StartAt::Earliest).await?;
 /// let config = ReplicatorConfig::new("west", "shelf", name);
@@ -151,6 +154,8 @@ pub struct Opening {
     pub session: SessionId,
     /// The source's incarnation.
     pub incarnation: Incarnation,
+    /// The revision of what the source has noted in it.
+    pub revision: Revision,
 }
 
 /// The answer to an opening.

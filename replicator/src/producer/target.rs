@@ -12,12 +12,13 @@
 //! | Sends of the newest open session only. | A late send of an older session lands behind a filter decision that has changed. |
 //! | An opening is answered when every append accepted earlier is durable or failed. | The watermark it names moves afterwards, and the source sends again what then lands. |
 //! | A session's id is never taken twice, nor a lower one. | Two owners of a topic are both current. |
+//! | A revision of the source's record below the newest is refused. | A source that was put back to before it passed over an entry takes the entry for stored, since later ones are. |
 
 use std::collections::VecDeque;
 
 use georepl_cursor::Position;
 
-use crate::session::{Incarnation, OpenError, SessionId, Watermark};
+use crate::session::{Incarnation, OpenError, Revision, SessionId, Watermark};
 
 /// What becomes of an opening.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -66,6 +67,7 @@ enum Phase {
 pub struct Target {
     newest: SessionId,
     incarnation: Incarnation,
+    revision: Revision,
     phase: Phase,
     accepted: Option<Watermark>,
     durable: Option<Watermark>,
@@ -73,12 +75,18 @@ pub struct Target {
 }
 
 impl Target {
-    /// A source whose newest session was `newest`, and of whose `incarnation` everything up to
+    /// A source whose newest session was `newest`, and of whose `incarnation`, in its `revision`, everything up to
     /// `watermark` is stored.
-    pub fn new(newest: SessionId, incarnation: Incarnation, watermark: Option<Watermark>) -> Self {
+    pub fn new(
+        newest: SessionId,
+        incarnation: Incarnation,
+        revision: Revision,
+        watermark: Option<Watermark>,
+    ) -> Self {
         Self {
             newest,
             incarnation,
+            revision,
             phase: Phase::Closed,
             accepted: watermark,
             durable: watermark,
@@ -87,7 +95,12 @@ impl Target {
     }
 
     /// A source asks for a session. From here on, sends of older sessions are stale.
-    pub fn open(&mut self, session: SessionId, incarnation: Incarnation) -> Opening {
+    pub fn open(
+        &mut self,
+        session: SessionId,
+        incarnation: Incarnation,
+        revision: Revision,
+    ) -> Opening {
         if session <= self.newest {
             let error = OpenError::LaterOwner { asked: session, newest: self.newest };
             return Opening::Refused(error);
@@ -96,6 +109,12 @@ impl Target {
             let newest = self.incarnation;
             return Opening::Refused(OpenError::LaterIncarnation { asked: incarnation, newest });
         }
+        if incarnation == self.incarnation && revision < self.revision {
+            let (newest, watermark) = (self.revision, reached(self.durable));
+            let error = OpenError::LaterRevision { asked: revision, newest, watermark };
+            return Opening::Refused(error);
+        }
+        self.revision = revision;
         if incarnation > self.incarnation {
             // Nothing of it is stored. Measured against the old watermark, earlier positions that
             // are sent again on purpose would be taken for duplicates.
@@ -121,7 +140,6 @@ impl Target {
         if self.phase != Phase::Open(session) {
             return Verdict::Stale;
         }
-        let reached = |watermark: Option<Watermark>| watermark.map(|held| held.position);
         if reached(self.durable) >= Some(entry.position) {
             return Verdict::Duplicate;
         }
@@ -178,6 +196,11 @@ impl Target {
         self.incarnation
     }
 
+    /// The newest revision of that incarnation.
+    pub fn revision(&self) -> Revision {
+        self.revision
+    }
+
     /// Renames sessions, so that an exploration recognises situations that differ in nothing else.
     pub fn renumber(&mut self, rename: &dyn Fn(SessionId) -> SessionId) {
         self.newest = rename(self.newest);
@@ -196,6 +219,10 @@ impl Target {
         self.phase = Phase::Open(session);
         Some(Answered { session, watermark: self.durable })
     }
+}
+
+fn reached(watermark: Option<Watermark>) -> Option<Position> {
+    watermark.map(|held| held.position)
 }
 
 #[cfg(test)]

@@ -16,7 +16,9 @@ use georepl_storage::{
 use super::embedded::{BATCH_BYTES_MAX, next_batch};
 use super::*;
 use crate::message::{Frame, MessageMetadata, Splicer, Unstamped, compose};
-use crate::session::{Incarnation, OpenError, Outgoing, Receipt, SessionId, Source, Watermark};
+use crate::session::{
+    Incarnation, OpenError, Outgoing, Receipt, Revision, SessionId, Source, Watermark,
+};
 
 mod held;
 mod reopened;
@@ -166,7 +168,7 @@ fn at(entry: u64) -> Position {
 
 fn opening(session: SessionId) -> Opening {
     let source = Source { cluster: "west".into(), topic: TOPIC.into() };
-    Opening { source, session, incarnation: Incarnation(0) }
+    Opening { source, session, incarnation: Incarnation(0), revision: Revision(0) }
 }
 
 fn stored_at_source(entry: u64) -> Bytes {

@@ -4,7 +4,7 @@
 use georepl_cursor::{Offset, ReadLimits, ReadStart};
 use georepl_replicator::target::Opening;
 use georepl_replicator::{
-    Held, Incarnation, Input, OpenError, Reason, SessionId, Stop, StopReason,
+    Held, Incarnation, Input, OpenError, Reason, Revision, SessionId, Stop, StopReason,
 };
 
 use super::{Answer, Fault, LONG, Message, World};
@@ -70,7 +70,7 @@ impl World {
         }
         on(self.bounds.late_answers, Outside::LateLost);
         for index in self.arriving() {
-            let opens = matches!(self.sent[index].1, Message::Open(_));
+            let opens = matches!(self.sent[index].1, Message::Open(..));
             on(opens && self.may(Fault::OpenFails), Outside::OpenFails(index));
         }
         on(!self.taken && self.may(Fault::Takeover), Outside::Takeover);
@@ -96,6 +96,7 @@ impl World {
                 let (session, answer) = self.fault().answers.remove(index);
                 let Answer::Opened(Some(held)) = answer else { panic!("enabled for openings") };
                 self.input(Input::Opened { session, held: Held::Foreign(held) });
+                self.note_block();
             }
             Outside::OpenFails(index) => {
                 let (session, _) = self.fault().sent.remove(index);
@@ -104,7 +105,7 @@ impl World {
             }
             Outside::Takeover => {
                 self.fault().taken = true;
-                let opening = self.target.open(LATER_OWNER, Incarnation(1));
+                let opening = self.target.open(LATER_OWNER, Incarnation(1), Revision(0));
                 assert!(!matches!(opening, Opening::Refused(_)), "a later owner is never refused");
             }
             Outside::Terminate => {
@@ -203,7 +204,10 @@ impl World {
 
     pub(super) fn is_blocked(&self) -> bool {
         let reason = self.replicator.why(self.now, 0).reason;
-        matches!(reason, Reason::RemoteBehind { .. } | Reason::RemoteAhead { .. })
+        matches!(
+            reason,
+            Reason::RemoteBehind { .. } | Reason::RemoteAhead { .. } | Reason::CursorBehind { .. }
+        )
     }
 
     /// It ended for good, and was right to.

@@ -129,7 +129,7 @@ impl World {
 
     fn commands(&self, order: Order) -> Vec<Command> {
         let kept = self.replicator.progress().kept.iter();
-        let quarantined = kept.clone().filter(|(_, kept)| **kept == Kept::Quarantined);
+        let quarantined = kept.clone().filter(|(_, kept)| !kept.is_released());
         let with_backlog = |command| match self.cursor.backlog() {
             0 => Vec::new(),
             _ => vec![command],
@@ -186,6 +186,15 @@ impl World {
         self.stored.mark_delete = self.cursor.mark_delete_offset();
         self.stored.progress = self.cursor.progress().clone();
         self.stored.passed_over |= bits(self.stored.progress.kept.keys());
+    }
+
+    /// As the replicator's driver does, for a seek by whoever has the cursor next.
+    pub(super) fn note_block(&mut self) {
+        if self.is_blocked() {
+            let progress = self.cursor.progress_mut();
+            progress.newest_incarnation = progress.newest_incarnation.max(progress.incarnation + 1);
+            self.keep();
+        }
     }
 
     /// What followed from a change at once; and without crashes everything is stored at once.

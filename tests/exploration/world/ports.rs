@@ -7,7 +7,7 @@ use georepl_cursor::{
     ReadRefused, ReadStart, Rewound,
 };
 use georepl_replicator::{
-    Change, CommandRefused, CursorPort, Incarnation, Outgoing, RemotePort, SessionId,
+    Change, CommandRefused, CursorPort, Incarnation, Outgoing, RemotePort, Revision, SessionId,
 };
 
 use super::owner::{Stored, offset_of};
@@ -115,8 +115,8 @@ pub(super) struct NetworkSide<'a> {
 }
 
 impl RemotePort<u8> for NetworkSide<'_> {
-    fn open(&mut self, session: SessionId, incarnation: Incarnation) {
-        self.sent.push((session, Message::Open(incarnation)));
+    fn open(&mut self, session: SessionId, incarnation: Incarnation, revision: Revision) {
+        self.sent.push((session, Message::Open(incarnation, revision)));
     }
 
     fn send(&mut self, session: SessionId, batch: Vec<Outgoing<u8>>) {

@@ -116,9 +116,10 @@ impl<E> Flow<E> {
         let after = |at: Option<Time>| at.map_or(Duration::ZERO, |at| until(now, at));
         let awaited = self.open_due().or_else(|| self.receipts_due());
         match self.reason() {
-            Reason::RemoteBehind { .. } | Reason::RemoteAhead { .. } | Reason::Stopped(_) => {
-                Wake::Operator
-            }
+            Reason::RemoteBehind { .. }
+            | Reason::RemoteAhead { .. }
+            | Reason::CursorBehind { .. }
+            | Reason::Stopped(_) => Wake::Operator,
             Reason::Unreadable { .. } if self.window.unanswered() == 0 => Wake::Operator,
             Reason::Unreadable { .. } => Wake::Remote(after(self.receipts_due())),
             Reason::Stopping => Wake::Timer(after(self.stop_at)),

@@ -3,7 +3,7 @@
 //! ```text
 //!   log     ... ┃ entries, each with its origin in its stamp ...        end
 //!               ┃
-//!   cursor ─────┛ mark-delete, and per source: newest session, incarnation, watermark
+//!   cursor ─────┛ mark-delete, and per source: newest session, incarnation, revision, watermark
 //! ```
 //!
 //! The cursor [`KEEPER`] stands where the log still has to be read to know the watermarks; what lies
@@ -24,7 +24,7 @@ use tokio::sync::{Mutex, OnceCell};
 use super::opening::OpenTopicError;
 use super::{Inbound, Inner, State};
 use crate::producer::target::Target;
-use crate::session::{Incarnation, SessionId, Watermark};
+use crate::session::{Incarnation, Revision, SessionId, Watermark};
 
 /// The cursor of a topic that keeps what is known of the sources.
 pub const KEEPER: &str = "georepl.sources";
@@ -47,6 +47,7 @@ pub(super) struct Keeper(OnceCell<Mutex<Arc<ManagedCursor>>>);
 pub(super) struct Known {
     pub(super) session: SessionId,
     pub(super) incarnation: Incarnation,
+    pub(super) revision: Revision,
     pub(super) watermark: Option<Watermark>,
 }
 
@@ -130,10 +131,9 @@ impl Inner {
 
 impl State {
     pub(super) fn adopt(&mut self, known: BTreeMap<Arc<str>, Known>) {
-        for (cluster, Known { session, incarnation, watermark }) in known {
-            self.sources
-                .entry(cluster)
-                .or_insert_with(|| Inbound::new(Target::new(session, incarnation, watermark)));
+        for (cluster, Known { session, incarnation, revision, watermark }) in known {
+            let target = || Target::new(session, incarnation, revision, watermark);
+            self.sources.entry(cluster).or_insert_with(|| Inbound::new(target()));
         }
     }
 
@@ -149,6 +149,7 @@ impl State {
         let known = |inbound: &Inbound| Known {
             session: inbound.target.newest(),
             incarnation: inbound.target.incarnation(),
+            revision: inbound.target.revision(),
             watermark: inbound.target.watermark(),
         };
         self.sources.iter().map(|(cluster, inbound)| (cluster.clone(), known(inbound))).collect()
@@ -160,6 +161,7 @@ const PREFIX: &str = "source/";
 const OWNER: &str = "session.owner";
 const COUNTER: &str = "session.counter";
 const INCARNATION: &str = "incarnation";
+const REVISION: &str = "revision";
 const LEDGER: &str = "watermark.ledger";
 const ENTRY: &str = "watermark.entry";
 const CHECKSUM: &str = "watermark.checksum";
@@ -174,6 +176,7 @@ fn to_properties(sources: &BTreeMap<Arc<str>, Known>) -> BTreeMap<String, i64> {
         set(OWNER, known.session.owner);
         set(COUNTER, known.session.counter);
         set(INCARNATION, known.incarnation.0);
+        set(REVISION, known.revision.0);
         if let Some(Watermark { position, checksum }) = known.watermark {
             set(LEDGER, position.ledger.get());
             set(ENTRY, position.entry.get());
@@ -191,8 +194,13 @@ fn from_properties(
         let Some(ours) = name.strip_prefix(PREFIX) else { continue };
         let invalid = || InvalidSource { name: name.clone(), value };
         let (cluster, which) = ours.rsplit_once('/').ok_or_else(invalid)?;
-        let nothing =
-            Known { session: SessionId::default(), incarnation: Incarnation(0), watermark: None };
+        let nothing = Known {
+            session: SessionId::default(),
+            incarnation: Incarnation(0),
+            // What an earlier version has kept names none.
+            revision: Revision(0),
+            watermark: None,
+        };
         let known = sources.entry(cluster.into()).or_insert(nothing);
         let number = value.cast_unsigned();
         let origin = Position::new(LedgerId(0), EntryId(0));
@@ -201,6 +209,7 @@ fn from_properties(
             OWNER => known.session.owner = number,
             COUNTER => known.session.counter = number,
             INCARNATION => known.incarnation = Incarnation(number),
+            REVISION => known.revision = Revision(number),
             LEDGER | ENTRY | CHECKSUM => {
                 let mark = known.watermark.get_or_insert(unset);
                 match which {
@@ -235,6 +244,7 @@ mod tests {
         let known = |owner, watermark| Known {
             session: SessionId { owner, counter: 3 },
             incarnation: Incarnation(u64::MAX),
+            revision: Revision(7),
             watermark,
         };
         let watermark = Watermark { position: "7:9".parse().unwrap(), checksum: u32::MAX };

@@ -17,11 +17,12 @@ fn id(owner: u64, counter: u64) -> SessionId {
 }
 
 const FIRST: Incarnation = Incarnation(0);
+const UNCHANGED: Revision = Revision(0);
 
 /// A target with session 1.1 open, `accepted` taken and the first `durable` of them durable.
 fn target(accepted: &[u64], durable: usize) -> Target {
-    let mut target = Target::new(id(0, 0), FIRST, None);
-    assert_eq!(target.open(id(1, 1), FIRST), Opening::Answered(None));
+    let mut target = Target::new(id(0, 0), FIRST, UNCHANGED, None);
+    assert_eq!(target.open(id(1, 1), FIRST, UNCHANGED), Opening::Answered(None));
     for &entry in accepted {
         assert_eq!(target.offer(id(1, 1), None, mark(entry)), Verdict::Take);
     }
@@ -67,7 +68,7 @@ fn an_entry_in_progress_is_a_duplicate_once_it_is_durable() {
 #[test]
 fn a_newer_session_makes_the_older_stale_before_it_is_answered() {
     let mut target = target(&[1, 2], 0);
-    assert_eq!(target.open(id(1, 2), FIRST), Opening::Waits);
+    assert_eq!(target.open(id(1, 2), FIRST, UNCHANGED), Opening::Waits);
     assert_eq!(target.offer(id(1, 1), Some(at(2)), mark(3)), Verdict::Stale);
     assert_eq!(target.offer(id(1, 2), Some(at(2)), mark(3)), Verdict::Stale);
     assert_eq!(target.durable(1), None);
@@ -79,8 +80,8 @@ fn a_newer_session_makes_the_older_stale_before_it_is_answered() {
 #[test]
 fn of_two_openings_that_wait_the_newer_is_answered() {
     let mut target = target(&[1], 0);
-    assert_eq!(target.open(id(1, 2), FIRST), Opening::Waits);
-    assert_eq!(target.open(id(2, 0), FIRST), Opening::Waits);
+    assert_eq!(target.open(id(1, 2), FIRST, UNCHANGED), Opening::Waits);
+    assert_eq!(target.open(id(2, 0), FIRST, UNCHANGED), Opening::Waits);
     assert_eq!(target.durable(1).map(|answered| answered.session), Some(id(2, 0)));
 }
 
@@ -89,31 +90,31 @@ fn a_session_id_is_taken_once_and_the_later_owner_wins() {
     for asked in [id(0, 9), id(1, 0), id(1, 1)] {
         let mut target = target(&[1], 1);
         let error = OpenError::LaterOwner { asked, newest: id(1, 1) };
-        assert_eq!(target.open(asked, FIRST), Opening::Refused(error));
+        assert_eq!(target.open(asked, FIRST, UNCHANGED), Opening::Refused(error));
         assert_eq!(target.open_session(), Some(id(1, 1)), "the open session goes on");
     }
-    assert_eq!(target(&[1], 1).open(id(2, 0), FIRST), Opening::Answered(Some(mark(1))));
+    assert_eq!(target(&[1], 1).open(id(2, 0), FIRST, UNCHANGED), Opening::Answered(Some(mark(1))));
 }
 
 #[test]
 fn a_new_incarnation_begins_with_nothing_and_the_old_one_does_not_come_back() {
     let mut target = target(&[1, 2], 1);
-    assert_eq!(target.open(id(1, 2), Incarnation(1)), Opening::Waits);
+    assert_eq!(target.open(id(1, 2), Incarnation(1), UNCHANGED), Opening::Waits);
     let answered = Answered { session: id(1, 2), watermark: None };
     assert_eq!(target.durable(1), Some(answered), "the old append is waited for, not counted");
     assert_eq!(target.offer(id(1, 2), None, mark(1)), Verdict::Take);
     let error = OpenError::LaterIncarnation { asked: FIRST, newest: Incarnation(1) };
-    assert_eq!(target.open(id(1, 3), FIRST), Opening::Refused(error));
+    assert_eq!(target.open(id(1, 3), FIRST, UNCHANGED), Opening::Refused(error));
 }
 
 #[test]
 fn a_known_watermark_counts_only_for_its_own_incarnation() {
-    let mut known = Target::new(id(1, 0), Incarnation(3), Some(mark(5)));
+    let mut known = Target::new(id(1, 0), Incarnation(3), UNCHANGED, Some(mark(5)));
     let mut renewed = known.clone();
     let error = OpenError::LaterOwner { asked: id(1, 0), newest: id(1, 0) };
-    assert_eq!(known.open(id(1, 0), Incarnation(4)), Opening::Refused(error));
-    assert_eq!(known.open(id(1, 1), Incarnation(3)), Opening::Answered(Some(mark(5))));
-    assert_eq!(renewed.open(id(1, 1), Incarnation(4)), Opening::Answered(None));
+    assert_eq!(known.open(id(1, 0), Incarnation(4), UNCHANGED), Opening::Refused(error));
+    assert_eq!(known.open(id(1, 1), Incarnation(3), UNCHANGED), Opening::Answered(Some(mark(5))));
+    assert_eq!(renewed.open(id(1, 1), Incarnation(4), UNCHANGED), Opening::Answered(None));
 }
 
 #[test]
@@ -122,8 +123,8 @@ fn a_failed_append_ends_the_session_and_the_log_decides_what_is_stored() {
         let mut target = target(&[1, 2], 1);
         target.failed();
         assert_eq!(target.offer(id(1, 1), Some(at(2)), mark(3)), Verdict::Stale);
-        let mut target = Target::new(target.newest(), FIRST, Some(mark(stored)));
-        assert_eq!(target.open(id(1, 2), FIRST), Opening::Answered(Some(mark(stored))));
+        let mut target = Target::new(target.newest(), FIRST, UNCHANGED, Some(mark(stored)));
+        assert_eq!(target.open(id(1, 2), FIRST, UNCHANGED), Opening::Answered(Some(mark(stored))));
     }
 }
 
@@ -166,7 +167,7 @@ fn in_every_interleaving_each_entry_is_stored_once_in_order_without_a_hole() {
                 let mut world = self.clone();
                 world.opened += 1;
                 let session = id(1, world.opened);
-                let answered = match world.target.open(session, FIRST) {
+                let answered = match world.target.open(session, FIRST, UNCHANGED) {
                     Opening::Answered(watermark) => Some(Answered { session, watermark }),
                     Opening::Waits => None,
                     Opening::Refused(error) => panic!("{error}"),
@@ -180,7 +181,7 @@ fn in_every_interleaving_each_entry_is_stored_once_in_order_without_a_hole() {
                     world.target.failed();
                     world.log.extend(world.appending.drain(..).take(stored));
                     let held = world.log.last().map(|&entry| mark(entry));
-                    world.target = Target::new(world.target.newest(), FIRST, held);
+                    world.target = Target::new(world.target.newest(), FIRST, UNCHANGED, held);
                     next.push(world.checked(None));
                 }
             }
@@ -198,7 +199,7 @@ fn in_every_interleaving_each_entry_is_stored_once_in_order_without_a_hole() {
         }
     }
 
-    let target = Target::new(id(0, 0), FIRST, None);
+    let target = Target::new(id(0, 0), FIRST, UNCHANGED, None);
     let start = World { target, log: vec![], appending: vec![], opened: 0, failures: 0 };
     let mut seen = HashSet::from([start.clone()]);
     let mut open = vec![start];
@@ -209,4 +210,23 @@ fn in_every_interleaving_each_entry_is_stored_once_in_order_without_a_hole() {
     assert!(seen.iter().any(|world| world.appending.len() == 3));
     let waits = |world: &World| world.opened == 2 && world.target.open_session().is_none();
     assert!(seen.iter().any(|world| waits(world) && world.appending.len() == 2));
+}
+
+#[test]
+fn revision_that_is_older_than_the_newest_is_refused_and_what_is_held_is_named() {
+    let (newest, first) = (Revision(2), Revision(0));
+    let mut target = Target::new(id(1, 0), FIRST, first, Some(mark(5)));
+    assert_eq!(target.open(id(1, 1), FIRST, newest), Opening::Answered(Some(mark(5))));
+    // As often as it is asked, and by whomever.
+    for (session, asked) in [(id(1, 2), Revision(1)), (id(2, 1), first), (id(9, 9), first)] {
+        let before = target.clone();
+        let watermark = Some(mark(5).position);
+        let error = OpenError::LaterRevision { asked, newest, watermark };
+        assert_eq!(target.open(session, FIRST, asked), Opening::Refused(error));
+        assert_eq!(target, before, "it changes nothing");
+    }
+    assert_eq!(target.open(id(2, 1), FIRST, newest), Opening::Answered(Some(mark(5))));
+    // Another incarnation begins anew, also in this.
+    assert_eq!(target.open(id(2, 2), Incarnation(1), first), Opening::Answered(None));
+    assert_eq!(target.revision(), first);
 }

@@ -62,6 +62,22 @@ async fn sessions_and_incarnations_are_durable_before_an_opening_is_answered() {
 }
 
 #[tokio::test]
+async fn revision_is_durable_before_an_opening_is_answered() {
+    let mut region = Region::new().await;
+    let ear = Ear::default();
+    let mut session = opened(&region, &ear, id(1)).await;
+    publish(&mut session, &ear, id(1), 0, 3).await;
+    let later = |session| Opening { revision: Revision(2), ..opening(session) };
+    region.remote().open(later(id(2)), ear.events(id(2))).await.unwrap();
+    region.reopen().await;
+    let refused = region.remote().open(opening(id(3)), ear.events(id(3))).await.unwrap_err();
+    let (asked, newest) = (Revision(0), Revision(2));
+    assert_eq!(refused, OpenError::LaterRevision { asked, newest, watermark: Some(at(3)) });
+    let session = region.remote().open(later(id(4)), ear.events(id(4))).await.unwrap();
+    assert_eq!(session.watermark, mark(3));
+}
+
+#[tokio::test]
 async fn watermark_outlives_the_entries_that_carried_it() {
     let mut region = Region::new().await;
     region.topic =
