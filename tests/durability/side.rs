@@ -16,27 +16,21 @@ use tokio::sync::Mutex;
 const BOOKIES: usize = 4;
 
 pub(crate) struct Side {
-    ids: Vec<BookieId>,
     transport: Arc<FaultTransport>,
     store: Arc<LocalMetadataStore>,
     client: LedgerClient,
-    retention: Retention,
     topics: Mutex<BTreeMap<String, EmbeddedTopic>>,
 }
 
 impl Side {
-    pub(crate) async fn open(
-        name: &str,
-        disk: &CrashDisk,
-        retention: Retention,
-    ) -> Result<Self, String> {
+    pub(crate) async fn open(name: &str, disk: &CrashDisk) -> Result<Self, String> {
         let disk: Arc<dyn Disk> = Arc::new(disk.clone());
         let store = LocalMetadataStore::open(disk.clone()).await;
         let store = Arc::new(store.map_err(|error| error.to_string())?);
         let ids: Vec<_> =
             (1..=BOOKIES).map(|n| BookieId::from(format!("{name}-{n}").as_str())).collect();
         let config = DurableConfig { cache_bytes: 1 << 20, ..DurableConfig::default() };
-        let (bookies, failed) = DurableBookies::open(disk, ids.clone(), &*store, &config).await;
+        let (bookies, failed) = DurableBookies::open(disk, ids, &*store, &config).await;
         if let Some((bookie, error)) = failed.first() {
             return Err(format!("bookie {bookie} does not open: {error}"));
         }
@@ -44,11 +38,11 @@ impl Side {
         let transport = Arc::new(FaultTransport::new(Arc::new(bookies)));
         let client =
             LedgerClient::new(transport.clone(), store.clone(), registry, ClientConfig::default());
-        Ok(Self { ids, transport, store, client, retention, topics: Mutex::default() })
+        Ok(Self { transport, store, client, topics: Mutex::default() })
     }
 
-    pub(crate) fn bookies(&self) -> &[BookieId] {
-        &self.ids
+    pub(crate) fn store(&self) -> &dyn MetadataStore {
+        &*self.store
     }
 
     pub(crate) fn transport(&self) -> &FaultTransport {
@@ -78,7 +72,8 @@ impl EmbeddedTopics for Side {
         }
         let config = ManagedLedgerConfig {
             ledger_entries_max: 5,
-            retention: self.retention,
+            // What no cursor needs is deleted.
+            retention: Retention::NONE,
             ..ManagedLedgerConfig::default()
         };
         let store: Arc<dyn MetadataStore> = self.store.clone();
