@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::process::{Child, Stdio};
+use std::process::{Child, Output, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -349,17 +349,28 @@ fn examine(site: &Site, runs: &Runs) -> [usize; 2] {
         let first = west.iter().zip(&east).position(|(west, east)| west.line != east.line);
         assert_eq!(first, None, "{topic}: east differs from west at this line");
         assert!(east.len() <= west.len(), "{topic}: east has what west has not");
-        let status = report(&on(&site.west, &["status", topic, "--json"]));
-        if let Some(acknowledged) = status["topics"][0]["cursors"][0]["mark_delete"].as_str() {
-            let acknowledged = position(acknowledged);
-            let acknowledged = west.iter().filter(|placed| placed.position <= acknowledged);
-            let acknowledged = acknowledged.count();
-            assert!(acknowledged <= east.len(), "{topic}: {acknowledged} lines are acknowledged");
-        }
+        assert_acknowledged(&on(&site.west, &["status", topic, "--json"]), &full, &west, &east);
         totals[0] += west.len();
         totals[1] += east.len();
     }
     totals
+}
+
+/// The cursor has acknowledged nothing beyond what east has, and says how much is left. There is one before anything is sent.
+fn assert_acknowledged(status: &Output, topic: &str, west: &[Placed], east: &[Placed]) {
+    assert_ok(status);
+    let status = report(status);
+    assert_eq!(status["topics"][0]["topic"], topic, "{status}");
+    let cursors = status["topics"][0]["cursors"].as_array().expect("a list");
+    let [cursor] = &cursors[..] else {
+        assert!(cursors.is_empty() && east.is_empty(), "{status}");
+        return;
+    };
+    let acknowledged = cursor["mark_delete"].as_str().map(position);
+    let acknowledged = west.iter().filter(|placed| Some(placed.position) <= acknowledged).count();
+    assert!(acknowledged <= east.len(), "{topic}: {acknowledged} lines are acknowledged");
+    // Also where there is no position to compare with: nothing is acknowledged, and it says so.
+    assert_eq!(cursor["backlog"], west.len() - acknowledged, "{status}");
 }
 
 #[test]
