@@ -57,7 +57,8 @@ async fn in_time<T>(what: &str, future: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, future).await.unwrap_or_else(|_| panic!("stuck: {what}"))
 }
 
-/// A clock that can be set while it runs.
+/// A clock of the entries' stamps that can be set while it runs. Retention goes by the system's own, which is not set: what it
+/// makes of times that a clock gave before it was set back, `ledgers_that_were_closed_in_the_future…` shows.
 fn settable(offset_ms: &Arc<AtomicI64>) -> WallClock {
     let offset_ms = offset_ms.clone();
     Arc::new(move || {
@@ -69,7 +70,7 @@ fn settable(offset_ms: &Arc<AtomicI64>) -> WallClock {
 }
 
 #[tokio::test]
-async fn clock_that_is_set_back_an_hour_changes_neither_order_nor_what_arrives() {
+async fn clock_of_the_stamps_that_is_set_back_an_hour_changes_neither_order_nor_what_arrives() {
     let temporary = tempfile::tempdir().expect("there is room");
     let offset_ms = Arc::new(AtomicI64::new(0));
     let open = async |name: &str| {
