@@ -33,7 +33,7 @@ import org.apache.bookkeeper.proto.checksum.DigestManager;
 import org.apache.bookkeeper.util.ByteBufList;
 import org.apache.zookeeper.ZooKeeper;
 
-/** Makes recordings like those of tests/fixtures/bookkeeper. Wants a cluster with one bookie. */
+/** Makes recordings of what Apache BookKeeper stores and sends. Wants a cluster with one bookie. */
 final class Golden {
     private static final byte[] SECRET = "secret".getBytes(StandardCharsets.US_ASCII);
 
