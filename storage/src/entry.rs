@@ -21,12 +21,32 @@ use crate::id::{EntryId, LedgerId};
 const HEADER_BYTES: usize = 32;
 const HEAD_BYTES: usize = HEADER_BYTES + 4;
 
-/// How the entries of a ledger are protected against corruption.
+/// How the entries of a ledger are protected against corruption. Those of a ledger with another digest than CRC32C
+/// cannot be read or written here; its record can.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum DigestType {
     /// CRC32C (Castagnoli), four bytes.
     #[default]
     Crc32c,
+    /// CRC32 (IEEE 802.3), in eight bytes.
+    Crc32,
+    /// HMAC with SHA-1, keyed with the ledger's password: twenty bytes.
+    Hmac,
+    /// None.
+    Dummy,
+}
+
+impl DigestType {
+    /// The name that BookKeeper's records have for it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Crc32c => "CRC32C",
+            Self::Crc32 => "CRC32",
+            Self::Hmac => "HMAC",
+            Self::Dummy => "DUMMY",
+        }
+    }
 }
 
 /// One entry: header, digest and payload. A clone shares the payload.

@@ -72,8 +72,8 @@ pub use crate::{
     fragments::{Fragment, FragmentEnd, fragments, is_closed},
     id::{BookieId, EntryId, Instance, LedgerId},
     metadata::{
-        FormatError, InvalidMetadata, InvalidTransition, LedgerEnd, LedgerMetadata, LedgerState,
-        LengthIs, RecordAnswer, RecordRequest, Version, decode as decode_metadata,
+        FormatError, FormatVersion, InvalidMetadata, InvalidTransition, LedgerEnd, LedgerMetadata,
+        LedgerState, LengthIs, RecordAnswer, RecordRequest, Version, decode as decode_metadata,
         encode as encode_metadata,
     },
     placement::{NotEnoughBookies, choose_ensemble},

@@ -1,9 +1,15 @@
-//! The stored form of a ledger's record: Apache BookKeeper's ledger metadata, format version 3.
+//! The stored form of a ledger's record: Apache BookKeeper's ledger metadata.
 //!
 //! ```text
 //! "BookieMetadataFormatVersion" TAB "3" LF  varint(length)  protobuf message
+//!                                   "2" LF  the same message as text
+//!                                   "1" LF  lines
 //! ```
-//! Fields that are not known here are kept and written again behind the known ones.
+//! A record is written in the version that it was read in. Fields that are not known here are kept and written again
+//! behind the known ones.
+
+mod lines;
+mod text;
 
 use std::collections::BTreeMap;
 
@@ -11,13 +17,14 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use prost::Message;
 use prost::encoding::{DecodeContext, decode_key, skip_field};
 
-use super::ledger::{InvalidMetadata, LedgerEnd, LedgerMetadata, LedgerState, Parts};
+use super::ledger::{
+    FormatVersion, InvalidMetadata, LedgerEnd, LedgerMetadata, LedgerState, ListedOrder, Parts,
+};
 use crate::entry::{DigestType, Password};
 use crate::id::{BookieId, EntryId};
 use crate::quorum::{InvalidQuorumSizes, QuorumSizes};
 
 const HEADER: &[u8] = b"BookieMetadataFormatVersion\t";
-const VERSION: &[u8] = b"3";
 /// No version that was ever written has more digits.
 const VERSION_DIGITS_MAX: usize = 10;
 
@@ -28,12 +35,12 @@ pub enum FormatError {
     #[error("this is not ledger metadata: it does not start with the format header")]
     NotMetadata,
     /// A format version that is not supported.
-    #[error("ledger metadata of format version {0} is not supported; only version 3 is")]
+    #[error("ledger metadata of format version {0} is not supported; 1 to 3 are")]
     UnsupportedVersion(String),
     /// The message cannot be decoded.
     #[error("the ledger metadata message is damaged: {0}")]
     Malformed(String),
-    /// A digest other than CRC32C.
+    /// A digest that is not known, or of which entries cannot be read and written.
     #[error("ledgers with digest type {0} are not supported; only CRC32C is")]
     UnsupportedDigest(&'static str),
     /// A number is outside its range.
@@ -119,18 +126,60 @@ enum Digest {
     Dummy = 4,
 }
 
+impl State {
+    const ALL: [Self; 3] = [Self::Open, Self::InRecovery, Self::Closed];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Open => "OPEN",
+            Self::InRecovery => "IN_RECOVERY",
+            Self::Closed => "CLOSED",
+        }
+    }
+
+    fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.name() == name)
+    }
+}
+
+impl Digest {
+    const ALL: [Self; 4] = [Self::Crc32, Self::Hmac, Self::Crc32c, Self::Dummy];
+
+    const fn name(self) -> &'static str {
+        self.of_entries().name()
+    }
+
+    fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|digest| digest.name() == name)
+    }
+
+    const fn of_entries(self) -> DigestType {
+        match self {
+            Self::Crc32 => DigestType::Crc32,
+            Self::Hmac => DigestType::Hmac,
+            Self::Crc32c => DigestType::Crc32c,
+            Self::Dummy => DigestType::Dummy,
+        }
+    }
+}
+
 /// The stored form of a record.
 #[must_use]
 pub fn encode(metadata: &LedgerMetadata) -> Bytes {
-    let record = to_record(metadata);
-    let message_bytes = record.encoded_len() + metadata.unknown_fields.len();
-    let mut bytes = BytesMut::with_capacity(HEADER.len() + 12 + message_bytes);
+    let body = match metadata.format() {
+        FormatVersion::V1 => lines::encode(metadata).into(),
+        FormatVersion::V2 => text::encode(&to_record(metadata), &metadata.unknown_fields),
+        FormatVersion::V3 => delimited(&to_record(metadata), &metadata.unknown_fields),
+    };
+    let version = match metadata.format() {
+        FormatVersion::V1 => b'1',
+        FormatVersion::V2 => b'2',
+        FormatVersion::V3 => b'3',
+    };
+    let mut bytes = BytesMut::with_capacity(HEADER.len() + 2 + body.len());
     bytes.put_slice(HEADER);
-    bytes.put_slice(VERSION);
-    bytes.put_u8(b'\n');
-    prost::encoding::encode_varint(message_bytes as u64, &mut bytes);
-    record.encode(&mut bytes).expect("a BytesMut grows as needed");
-    bytes.put_slice(&metadata.unknown_fields);
+    bytes.put_slice(&[version, b'\n']);
+    bytes.put_slice(&body);
     bytes.freeze()
 }
 
@@ -142,32 +191,55 @@ pub fn decode(bytes: &[u8]) -> Result<LedgerMetadata, FormatError> {
     let rest = bytes.strip_prefix(HEADER).ok_or(FormatError::NotMetadata)?;
     let end = rest.iter().take(VERSION_DIGITS_MAX + 1).position(|byte| *byte == b'\n');
     let (version, rest) = rest.split_at(end.ok_or(FormatError::NotMetadata)?);
-    if version != VERSION {
-        return Err(FormatError::UnsupportedVersion(
-            String::from_utf8_lossy(version).escape_default().to_string(),
-        ));
-    }
-    let mut rest = &rest[1..];
-    let message_bytes = prost::encoding::decode_varint(&mut rest).map_err(malformed)?;
-    let message = usize::try_from(message_bytes).ok().and_then(|bytes| rest.get(..bytes));
-    let message = message.ok_or_else(|| FormatError::Malformed("it is cut short".into()))?;
-    let record = Record::decode(message).map_err(malformed)?;
-    Ok(LedgerMetadata::from_parts(to_parts(record, unknown_fields(message)?)?)?)
+    let body = &rest[1..];
+    let (format, (record, unknown_fields)) = match version {
+        b"1" => return lines::decode(body),
+        b"2" => (FormatVersion::V2, text::decode(body)?),
+        b"3" => (FormatVersion::V3, undelimited(body)?),
+        other => {
+            return Err(FormatError::UnsupportedVersion(
+                String::from_utf8_lossy(other).escape_default().to_string(),
+            ));
+        }
+    };
+    Ok(LedgerMetadata::from_parts(to_parts(format, record, unknown_fields)?)?)
 }
 
-/// The fields of `message` that [`Record`] does not name, as they stand there.
+fn delimited(record: &Record, unknown_fields: &[u8]) -> Bytes {
+    let message_bytes = record.encoded_len() + unknown_fields.len();
+    let mut bytes = BytesMut::with_capacity(10 + message_bytes);
+    prost::encoding::encode_varint(message_bytes as u64, &mut bytes);
+    record.encode(&mut bytes).expect("a BytesMut grows as needed");
+    bytes.put_slice(unknown_fields);
+    bytes.freeze()
+}
+
+/// The message, and its unknown fields.
+fn undelimited(mut body: &[u8]) -> Result<(Record, Bytes), FormatError> {
+    let message_bytes = prost::encoding::decode_varint(&mut body).map_err(malformed)?;
+    let message = usize::try_from(message_bytes).ok().and_then(|bytes| body.get(..bytes));
+    let message = message.ok_or_else(|| FormatError::Malformed("it is cut short".into()))?;
+    Ok((Record::decode(message).map_err(malformed)?, unknown_fields(message)?))
+}
+
+/// The fields of `message` that [`Record`] does not name, as they stand there. Those that a record must have are there.
 fn unknown_fields(message: &[u8]) -> Result<Bytes, FormatError> {
+    let mut missing = vec![1, 2, 3, 5];
     let mut unknown = BytesMut::new();
     let mut rest = message;
     while rest.has_remaining() {
         let start = rest;
         let (tag, wire_type) = decode_key(&mut rest).map_err(malformed)?;
         skip_field(wire_type, tag, &mut rest, DecodeContext::default()).map_err(malformed)?;
+        missing.retain(|required| *required != tag);
         if tag > LAST_KNOWN_TAG {
             unknown.put_slice(&start[..start.len() - rest.len()]);
         }
     }
-    Ok(unknown.freeze())
+    match missing.first() {
+        None => Ok(unknown.freeze()),
+        Some(tag) => Err(FormatError::Malformed(format!("its field {tag} is not there"))),
+    }
 }
 
 fn to_record(metadata: &LedgerMetadata) -> Record {
@@ -178,9 +250,17 @@ fn to_record(metadata: &LedgerMetadata) -> Record {
         LedgerState::InRecovery => (State::InRecovery, LedgerEnd::default()),
         LedgerState::Closed(end) => (State::Closed, end),
     };
-    let digest = match metadata.digest() {
+    let digest = metadata.digest().map(|digest| match digest {
         DigestType::Crc32c => Digest::Crc32c,
-    };
+        DigestType::Crc32 => Digest::Crc32,
+        DigestType::Hmac => Digest::Hmac,
+        DigestType::Dummy => Digest::Dummy,
+    });
+    // As they were listed, and then what was not: each once.
+    let mut left = metadata.custom().clone();
+    let listed = metadata.custom_order.0.iter().filter_map(|key| left.remove_entry(key));
+    let mut customs: Vec<_> = listed.collect();
+    customs.extend(left);
     Record {
         write_quorum: small(sizes.write()),
         ensemble_size: small(sizes.ensemble()),
@@ -195,20 +275,23 @@ fn to_record(metadata: &LedgerMetadata) -> Record {
                 first_entry: signed(first.get()),
             })
             .collect(),
-        digest: Some(digest as i32),
-        password: Some(metadata.password().as_bytes().to_vec()),
+        digest: digest.map(|digest| digest as i32),
+        password: digest.map(|_| metadata.password().as_bytes().to_vec()),
         ack_quorum: Some(small(sizes.ack())),
         ctime: metadata.ctime(),
-        custom: metadata
-            .custom()
-            .iter()
-            .map(|(key, value)| Custom { key: Some(key.clone()), value: Some(value.clone()) })
+        custom: customs
+            .into_iter()
+            .map(|(key, value)| Custom { key: Some(key), value: Some(value) })
             .collect(),
         creation_token: Some(signed(metadata.creation_token())),
     }
 }
 
-fn to_parts(record: Record, unknown_fields: Bytes) -> Result<Parts, FormatError> {
+fn to_parts(
+    format: FormatVersion,
+    record: Record,
+    unknown_fields: Bytes,
+) -> Result<Parts, FormatError> {
     let length = unsigned("length", record.length)?;
     let state = match State::try_from(record.state) {
         Ok(State::Open) => LedgerState::Open,
@@ -233,16 +316,13 @@ fn to_parts(record: Record, unknown_fields: Bytes) -> Result<Parts, FormatError>
         // Records from before there were ack quorums: every bookie of the write quorum had to answer.
         size("ack quorum size", record.ack_quorum.unwrap_or(record.write_quorum))?,
     )?;
-    let digest = match record.digest.map(Digest::try_from) {
-        Some(Ok(Digest::Crc32c)) => DigestType::Crc32c,
-        Some(Ok(Digest::Crc32)) => return Err(FormatError::UnsupportedDigest("CRC32")),
-        Some(Ok(Digest::Hmac)) => return Err(FormatError::UnsupportedDigest("HMAC")),
-        Some(Ok(Digest::Dummy)) => return Err(FormatError::UnsupportedDigest("DUMMY")),
-        Some(Err(_)) => return Err(FormatError::UnsupportedDigest("(unknown number)")),
-        None => return Err(FormatError::UnsupportedDigest("(none stored)")),
+    let digest = match record.digest.map(Digest::try_from).transpose() {
+        Ok(digest) => digest.map(Digest::of_entries),
+        Err(_) => return Err(FormatError::UnsupportedDigest("(unknown number)")),
     };
-    let password =
-        record.password.ok_or_else(|| FormatError::Malformed("digest without password".into()))?;
+    if digest.is_some() != record.password.is_some() {
+        return Err(FormatError::Malformed("of digest and password only one is there".into()));
+    }
     let mut ensembles = BTreeMap::new();
     for segment in record.segments {
         let first = EntryId(unsigned("first entry of an ensemble", segment.first_entry)?);
@@ -251,14 +331,17 @@ fn to_parts(record: Record, unknown_fields: Bytes) -> Result<Parts, FormatError>
             return Err(FormatError::DuplicateEnsemble(first));
         }
     }
+    let listed = |custom: &Custom| custom.key.clone().unwrap_or_default();
     Ok(Parts {
+        format,
         state,
         sizes,
         digest,
-        password: Password::from(password.as_slice()),
+        password: Password::from(record.password.unwrap_or_default().as_slice()),
         ensembles,
         ctime: record.ctime,
         creation_token: unsigned("creation token", record.creation_token.unwrap_or(0))?,
+        custom_order: ListedOrder(record.custom.iter().map(listed).collect()),
         custom: record
             .custom
             .into_iter()

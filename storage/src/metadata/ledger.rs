@@ -9,6 +9,7 @@
 //! Each transition is a pure function from a record to a record; the store's compare-and-set makes it happen once.
 
 use std::collections::BTreeMap;
+use std::hash::{Hash, Hasher};
 
 use bytes::Bytes;
 
@@ -25,16 +26,48 @@ const LOWER_BOUND: &[u8] = b"lower bound";
 /// What the metadata store knows of a ledger. Values of this type satisfy every validity rule of the record.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LedgerMetadata {
+    format: FormatVersion,
     state: LedgerState,
     sizes: QuorumSizes,
-    digest: DigestType,
+    digest: Option<DigestType>,
     password: Password,
     ensembles: BTreeMap<EntryId, Vec<BookieId>>,
     ctime: Option<i64>,
     creation_token: u64,
     custom: BTreeMap<String, Vec<u8>>,
+    /// The keys of `custom` as the stored record lists them.
+    pub(super) custom_order: ListedOrder,
     /// Fields of the stored record that this version does not know, kept so that a rewrite loses nothing.
     pub(super) unknown_fields: Bytes,
+}
+
+/// The stored form of a record. A ledger keeps the one it was created with, because its creator may be a release that
+/// knows no later one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum FormatVersion {
+    /// Lines of numbers and bookies: without ack quorum, digest, password and custom metadata.
+    V1,
+    /// Protobuf as text, since BookKeeper 4.2: without a creation token.
+    V2,
+    /// Protobuf, since BookKeeper 4.9.
+    #[default]
+    V3,
+}
+
+/// An order in which something is listed. It changes nothing about what is said, so all orders are equal.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ListedOrder(pub(super) Vec<String>);
+
+impl PartialEq for ListedOrder {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for ListedOrder {}
+
+impl Hash for ListedOrder {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
 }
 
 /// Where a ledger stands in its life.
@@ -129,14 +162,16 @@ pub enum InvalidTransition {
 
 /// The parts of a record, for the codec.
 pub(super) struct Parts {
+    pub(super) format: FormatVersion,
     pub(super) state: LedgerState,
     pub(super) sizes: QuorumSizes,
-    pub(super) digest: DigestType,
+    pub(super) digest: Option<DigestType>,
     pub(super) password: Password,
     pub(super) ensembles: BTreeMap<EntryId, Vec<BookieId>>,
     pub(super) ctime: Option<i64>,
     pub(super) creation_token: u64,
     pub(super) custom: BTreeMap<String, Vec<u8>>,
+    pub(super) custom_order: ListedOrder,
     pub(super) unknown_fields: Bytes,
 }
 
@@ -153,20 +188,23 @@ impl LedgerMetadata {
         custom: BTreeMap<String, Vec<u8>>,
     ) -> Result<Self, InvalidMetadata> {
         Self::from_parts(Parts {
+            format: FormatVersion::default(),
             state: LedgerState::Open,
             sizes,
-            digest: DigestType::Crc32c,
+            digest: Some(DigestType::Crc32c),
             password,
             ensembles: BTreeMap::from([(EntryId::FIRST, ensemble)]),
             ctime: None,
             creation_token,
             custom,
+            custom_order: ListedOrder::default(),
             unknown_fields: Bytes::new(),
         })
     }
 
     pub(super) fn from_parts(parts: Parts) -> Result<Self, InvalidMetadata> {
         let Parts {
+            format,
             state,
             sizes,
             digest,
@@ -175,9 +213,11 @@ impl LedgerMetadata {
             ctime,
             creation_token,
             custom,
+            custom_order,
             unknown_fields,
         } = parts;
         let metadata = Self {
+            format,
             state,
             sizes,
             digest,
@@ -186,6 +226,7 @@ impl LedgerMetadata {
             ctime,
             creation_token,
             custom,
+            custom_order,
             unknown_fields,
         };
         metadata.validate()?;
@@ -274,12 +315,16 @@ impl LedgerMetadata {
     }
 
     /// Remembers which life of each bookie is a member, in the same compare-and-set that names it. A bookie keeps the
-    /// first one that was recorded: with another it never becomes a member of this ledger again.
+    /// first one that was recorded: with another it never becomes a member of this ledger again. A record in the first
+    /// format has no room for it and stays as it is.
     #[must_use]
     pub fn with_instances(
         mut self,
         instances: impl IntoIterator<Item = (BookieId, Instance)>,
     ) -> Self {
+        if self.format == FormatVersion::V1 {
+            return self;
+        }
         for (bookie, instance) in instances {
             let key = format!("{INSTANCE_KEY}{bookie}");
             self.custom.entry(key).or_insert_with(|| instance.to_string().into_bytes());
@@ -294,9 +339,13 @@ impl LedgerMetadata {
         std::str::from_utf8(recorded).ok()?.parse().ok().map(Instance)
     }
 
-    /// Remembers how well its length is known, in the compare-and-set that closes it.
+    /// Remembers how well its length is known, in the compare-and-set that closes it. A record in the first format has
+    /// no room for it and stays as it is.
     #[must_use]
     pub fn with_length_is(mut self, length: LengthIs) -> Self {
+        if self.format == FormatVersion::V1 {
+            return self;
+        }
         match length {
             LengthIs::Exact => self.custom.remove(LENGTH_KEY),
             LengthIs::LowerBound => self.custom.insert(LENGTH_KEY.into(), LOWER_BOUND.into()),
@@ -314,6 +363,12 @@ impl LedgerMetadata {
         }
     }
 
+    /// The form it was stored in and will be stored in.
+    #[must_use]
+    pub const fn format(&self) -> FormatVersion {
+        self.format
+    }
+
     /// Where the ledger stands.
     #[must_use]
     pub const fn state(&self) -> LedgerState {
@@ -326,13 +381,13 @@ impl LedgerMetadata {
         self.sizes
     }
 
-    /// The digest its entries carry.
+    /// The digest its entries carry; none if the record does not say, as in the first format.
     #[must_use]
-    pub const fn digest(&self) -> DigestType {
+    pub const fn digest(&self) -> Option<DigestType> {
         self.digest
     }
 
-    /// Its password, which the record holds in clear.
+    /// Its password, which the record holds in clear; empty if the record does not say, and then it says no digest either.
     #[must_use]
     pub const fn password(&self) -> &Password {
         &self.password

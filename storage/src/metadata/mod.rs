@@ -15,7 +15,8 @@ mod store;
 pub use exchange::{RecordAnswer, RecordRequest, Version};
 pub use format::{FormatError, decode, encode};
 pub use ledger::{
-    InvalidMetadata, InvalidTransition, LedgerEnd, LedgerMetadata, LedgerState, LengthIs,
+    FormatVersion, InvalidMetadata, InvalidTransition, LedgerEnd, LedgerMetadata, LedgerState,
+    LengthIs,
 };
 #[cfg(feature = "io")]
 pub use local::LocalMetadataStore;

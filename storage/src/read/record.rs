@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::ClientConfig;
+use crate::entry::DigestType;
 use crate::error::Advice;
 use crate::id::LedgerId;
 use crate::metadata::{
@@ -74,9 +75,15 @@ fn decode(
     found: Option<Versioned>,
 ) -> Result<(LedgerMetadata, Version), RecordError> {
     let found = found.ok_or(RecordError::NoSuchLedger { ledger })?;
-    let metadata =
-        metadata::decode(&found.value).map_err(|error| RecordError::Format { ledger, error })?;
-    Ok((metadata, found.version))
+    let unusable = |error| RecordError::Format { ledger, error };
+    let metadata = metadata::decode(&found.value).map_err(unusable)?;
+    match metadata.digest() {
+        Some(DigestType::Crc32c) => Ok((metadata, found.version)),
+        other => {
+            let digest = other.map_or("(none stored)", DigestType::name);
+            Err(unusable(FormatError::UnsupportedDigest(digest)))
+        }
+    }
 }
 
 /// Why the record of a ledger could not be read.
