@@ -1,5 +1,7 @@
 //! What the tests share: harness, models and faults.
 
+pub mod conformance;
+
 pub mod explore;
 
 pub mod shared;

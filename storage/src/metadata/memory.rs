@@ -135,17 +135,6 @@ impl MetadataStore for MemoryMetadataStore {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metadata::conformance::{Kind, conformance};
-
-    conformance!(MemoryMetadataStore::new());
-
-    impl Kind for MemoryMetadataStore {
-        type Store = Self;
-
-        async fn session(&self) -> Self {
-            self.session()
-        }
-    }
 
     #[tokio::test]
     async fn session_that_ends_takes_its_own_ephemeral_keys_alone() {

@@ -1,7 +1,5 @@
 //! The record of a ledger, its stored format, and the store that keeps it.
 
-#[cfg(all(test, feature = "io"))]
-mod conformance;
 mod exchange;
 mod format;
 mod ledger;

@@ -9,7 +9,7 @@ use crate::id::LedgerId;
 
 /// A versioned key-value store, as ZooKeeper is one. The only place where decisions about a ledger are made.
 ///
-/// Keys are paths of names joined by `/`. Implementations need no timeouts of their own; callers have them, so every
+/// Keys are paths of names joined by `/`; a value has at least one byte. Implementations need no timeouts of their own; callers have them, so every
 /// future may be dropped, after which the outcome of a change is unknown.
 ///
 /// A handle on a store is a session with it. Keys stay when the session ends that made them, but for ephemeral ones.

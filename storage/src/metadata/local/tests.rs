@@ -1,16 +1,5 @@
 use super::*;
 use crate::fault::{CrashDisk, DiskFault, Unsynced};
-use crate::metadata::conformance::{Kind, conformance};
-
-conformance!(CrashDisk::new());
-
-impl Kind for CrashDisk {
-    type Store = LocalMetadataStore;
-
-    async fn session(&self) -> LocalMetadataStore {
-        opened(self).await
-    }
-}
 
 async fn opened(disk: &CrashDisk) -> LocalMetadataStore {
     LocalMetadataStore::open(Arc::new(disk.clone())).await.expect("the file is usable")

@@ -1,22 +1,28 @@
 //! What every kind of metadata store must do, run on each of them.
 
+#![allow(missing_docs)] // Each function is named by what it checks.
+
 use std::collections::BTreeSet;
 
-use bytes::Bytes;
+use georepl_storage::{Expected, MetadataError, MetadataStore, Versioned};
 
-use super::{Expected, MetadataError, MetadataStore, Versioned};
-
-/// A store of one kind.
-pub(super) trait Kind {
+/// A store of one kind, empty at first.
+pub trait Kind {
+    /// A session with it.
     type Store: MetadataStore;
+
     /// Begins a session, after the one before it has ended.
-    async fn session(&self) -> Self::Store;
+    fn session(&self) -> impl Future<Output = Self::Store>;
+
+    /// Ends a session.
+    fn end(&self, session: Self::Store) -> impl Future<Output = ()>;
 }
 
 /// Runs the suite on what the expression makes.
-macro_rules! conformance {
+#[macro_export]
+macro_rules! metadata_conformance {
     ($make:expr) => {
-        $crate::metadata::conformance::conformance! { $make =>
+        $crate::metadata_conformance! { $make =>
             a_change_needs_the_version_that_was_read
             a_key_that_is_created_again_has_a_new_version
             a_deleted_key_is_not_there
@@ -31,14 +37,12 @@ macro_rules! conformance {
         $(
             #[tokio::test]
             async fn $name() {
-                $crate::metadata::conformance::$name(&$make).await;
+                $crate::conformance::metadata::$name(&$make).await;
             }
         )*
     };
 }
-pub(super) use conformance;
-
-pub(super) async fn a_change_needs_the_version_that_was_read(kind: &impl Kind) {
+pub async fn a_change_needs_the_version_that_was_read(kind: &impl Kind) {
     let store = kind.session().await;
     let first = store.put("a", "1".into(), Expected::Absent).await.expect("absent");
     let conflict = Err(MetadataError::VersionConflict { key: "a".into() });
@@ -51,7 +55,7 @@ pub(super) async fn a_change_needs_the_version_that_was_read(kind: &impl Kind) {
     assert_eq!(store.get("a").await, Ok(Some(found)));
 }
 
-pub(super) async fn a_key_that_is_created_again_has_a_new_version(kind: &impl Kind) {
+pub async fn a_key_that_is_created_again_has_a_new_version(kind: &impl Kind) {
     let store = kind.session().await;
     let first = store.put("a", "1".into(), Expected::Absent).await.expect("absent");
     store.delete("a", first).await.expect("the version just written");
@@ -61,7 +65,7 @@ pub(super) async fn a_key_that_is_created_again_has_a_new_version(kind: &impl Ki
     assert_eq!(store.delete("a", first).await, conflict);
 }
 
-pub(super) async fn a_deleted_key_is_not_there(kind: &impl Kind) {
+pub async fn a_deleted_key_is_not_there(kind: &impl Kind) {
     let store = kind.session().await;
     let missing = MetadataError::NotFound { key: "a".into() };
     let version = store.put("a", "1".into(), Expected::Absent).await.expect("absent");
@@ -72,17 +76,17 @@ pub(super) async fn a_deleted_key_is_not_there(kind: &impl Kind) {
     assert_eq!(changed, Err(missing));
 }
 
-pub(super) async fn children_are_the_names_one_level_down(kind: &impl Kind) {
+pub async fn children_are_the_names_one_level_down(kind: &impl Kind) {
     let store = kind.session().await;
     for key in ["a", "a/x/1", "a/x-y", "a/x/2", "ab/z"] {
-        store.put(key, Bytes::new(), Expected::Absent).await.expect("absent");
+        store.put(key, "1".into(), Expected::Absent).await.expect("absent");
     }
     assert_eq!(store.children("a").await, Ok(vec!["x".into(), "x-y".into()]));
     assert_eq!(store.children("a/x").await, Ok(vec!["1".into(), "2".into()]));
     assert_eq!(store.children("b").await, Ok(vec![]));
 }
 
-pub(super) async fn ledger_ids_are_given_out_once(kind: &impl Kind) {
+pub async fn ledger_ids_are_given_out_once(kind: &impl Kind) {
     let store = kind.session().await;
     let mut given = BTreeSet::new();
     for _ in 0..100 {
@@ -90,7 +94,7 @@ pub(super) async fn ledger_ids_are_given_out_once(kind: &impl Kind) {
     }
 }
 
-pub(super) async fn of_changes_at_once_one_wins(kind: &impl Kind) {
+pub async fn of_changes_at_once_one_wins(kind: &impl Kind) {
     let store = kind.session().await;
     let version = store.put("a", "0".into(), Expected::Absent).await.expect("absent");
     let put = |value: &'static str| store.put("a", value.into(), Expected::Version(version));
@@ -104,7 +108,7 @@ pub(super) async fn of_changes_at_once_one_wins(kind: &impl Kind) {
     assert_eq!(store.get("a").await, Ok(Some(Versioned { value: value.into(), version })));
 }
 
-pub(super) async fn an_ephemeral_key_is_like_any_other_while_its_session_lasts(kind: &impl Kind) {
+pub async fn an_ephemeral_key_is_like_any_other_while_its_session_lasts(kind: &impl Kind) {
     let store = kind.session().await;
     store.put("a/x", "0".into(), Expected::Absent).await.expect("absent");
     let first = store.create_ephemeral("a/y", "1".into()).await.expect("absent");
@@ -129,7 +133,7 @@ pub(super) async fn an_ephemeral_key_is_like_any_other_while_its_session_lasts(k
     assert_eq!(store.put("a/y", "3".into(), Expected::Version(second)).await, missing);
 }
 
-pub(super) async fn an_ephemeral_key_ends_with_its_session_and_others_stay(kind: &impl Kind) {
+pub async fn an_ephemeral_key_ends_with_its_session_and_others_stay(kind: &impl Kind) {
     let first = kind.session().await;
     let kept = first.put("a/x", "0".into(), Expected::Absent).await.expect("absent");
     let held = first.create_ephemeral("a/y", "1".into()).await.expect("absent");
@@ -138,7 +142,7 @@ pub(super) async fn an_ephemeral_key_ends_with_its_session_and_others_stay(kind:
     let gone = first.create_ephemeral("a/z", "1".into()).await.expect("absent");
     first.delete("a/z", gone).await.expect("its version");
     first.put("a/z", "2".into(), Expected::Absent).await.expect("absent");
-    drop(first);
+    kind.end(first).await;
     let second = kind.session().await;
     assert_eq!(second.get("a/y").await, Ok(None));
     assert_eq!(second.children("a").await, Ok(vec!["x".into(), "z".into()]));

@@ -1,0 +1,3 @@
+//! The implementations of the seams that need no server.
+
+mod metadata;
