@@ -111,3 +111,11 @@ pub use crate::{
     transport::{BookieTransport, CompletionSink},
     write::AppendSink,
 };
+#[cfg(feature = "zookeeper")]
+pub use crate::{
+    metadata::{
+        ConnectError, DigestAuth, InvalidMetadataServiceUri, LedgerLayout, MetadataServiceUri,
+        UnsupportedLayout, ZooKeeperConfig, ZooKeeperMetadata,
+    },
+    registry::ZooKeeperRegistry,
+};

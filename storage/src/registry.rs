@@ -1,11 +1,18 @@
 //! Who the bookies are: which of them are there, in which of their lives.
 
+#[cfg(feature = "zookeeper")]
+mod service_info;
+#[cfg(feature = "zookeeper")]
+mod zookeeper;
+
 #[cfg(feature = "io")]
 use std::sync::Arc;
 
 #[cfg(feature = "io")]
 use tokio::sync::watch;
 
+#[cfg(feature = "zookeeper")]
+pub use self::zookeeper::ZooKeeperRegistry;
 use crate::bookie::rules::Mode;
 use crate::id::{BookieId, Instance};
 

@@ -82,6 +82,16 @@ impl BookieResolver for IdsAreAddresses {
     }
 }
 
+/// Bookies of any ids: each is where it says in ZooKeeper, in the life that is recorded there. One that is not registered
+/// any more is where it was.
+#[cfg(feature = "zookeeper")]
+impl BookieResolver for crate::registry::ZooKeeperRegistry {
+    fn resolve(&self, bookie: &BookieId) -> Option<BookieAddress> {
+        let (host_port, instance) = self.address_of(bookie)?;
+        Some(BookieAddress { host_port, instance })
+    }
+}
+
 /// The id, if it is an address.
 fn host_port(bookie: &BookieId) -> Option<Arc<str>> {
     let (host, port) = bookie.as_str().rsplit_once(':')?;
