@@ -4,6 +4,12 @@ pub mod conformance;
 
 pub mod explore;
 
+#[cfg(feature = "interop")]
+pub mod proxy;
+
+#[cfg(feature = "interop")]
+pub mod rig;
+
 pub mod shared;
 
 mod topics;
