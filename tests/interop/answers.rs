@@ -15,12 +15,12 @@ use georepl_storage::{
 
 use crate::rig::Rig;
 
-type Answer = Result<ResponseBody, BookieError>;
+pub(crate) type Answer = Result<ResponseBody, BookieError>;
 
-const ADDED: Answer = Ok(ResponseBody::Added);
+pub(crate) const ADDED: Answer = Ok(ResponseBody::Added);
 
 /// One bookie, asked about one ledger.
-struct Asker {
+pub(crate) struct Asker {
     bookie: BookieId,
     transport: TcpBookies,
     ledger: LedgerId,
@@ -28,11 +28,9 @@ struct Asker {
 }
 
 impl Asker {
-    fn new(rig: &Rig, protocol: Protocol, ledger: u64) -> Self {
+    pub(crate) fn new(rig: &Rig, ledger: u64, config: TcpConfig) -> Self {
         let bookie = BookieId::from(rig.bookies[0].as_str());
         let registry = MemoryBookieRegistry::new([bookie.clone()]);
-        let limits = Limits { protocol, lac_wait: Duration::from_millis(300), ..Limits::default() };
-        let config = TcpConfig { limits, ..TcpConfig::default() };
         let transport = TcpBookies::new(Arc::new(IdsAreAddresses::new(&registry)), config);
         Self { bookie, transport, ledger: LedgerId(ledger), answers: Arc::default() }
     }
@@ -50,7 +48,7 @@ impl Asker {
         responses.remove(0).result
     }
 
-    async fn ask(&self, body: RequestBody) -> Answer {
+    pub(crate) async fn ask(&self, body: RequestBody) -> Answer {
         self.send(body);
         self.answer().await
     }
@@ -60,7 +58,7 @@ impl Asker {
         Entry::seal(self.ledger, id, id.checked_prev(), 9, payload)
     }
 
-    fn add(&self, id: u64, kind: AddKind) -> RequestBody {
+    pub(crate) fn add(&self, id: u64, kind: AddKind) -> RequestBody {
         RequestBody::Add { entry: self.entry(id, 10), key: key("secret"), kind }
     }
 }
@@ -85,7 +83,8 @@ fn lac(lac: Option<u64>) -> Answer {
 async fn answers_of_a_real_bookie_mean_what_those_of_ours_do() {
     let rig = Rig::up(1);
     for (protocol, ledger) in [(Protocol::V2, 7000), (Protocol::V3, 7001)] {
-        let bookie = Asker::new(&rig, protocol, ledger);
+        let limits = Limits { protocol, lac_wait: Duration::from_millis(300), ..Limits::default() };
+        let bookie = Asker::new(&rig, ledger, TcpConfig { limits, ..TcpConfig::default() });
         assert_eq!(bookie.ask(read(0, None)).await, Err(BookieError::NoSuchLedger));
         // Of a ledger that is not there it says as much as of one without entries.
         assert_eq!(bookie.ask(read_lac(None)).await, lac(None));

@@ -4,6 +4,7 @@
 
 mod answers;
 mod rig;
+mod tls;
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -21,6 +21,11 @@ pub(crate) struct Running {
 impl Rig {
     /// Starts ZooKeeper and so many bookies.
     pub(crate) fn up(bookies: usize) -> Self {
+        Self::up_with(bookies, &[])
+    }
+
+    /// Starts ZooKeeper and so many bookies with these settings, each `name=value`.
+    pub(crate) fn up_with(bookies: usize, settings: &[String]) -> Self {
         for program in ["java", "javac", "mvn"] {
             let found = Command::new(program).arg("-version").output();
             assert!(
@@ -30,7 +35,9 @@ impl Rig {
         }
         let dir = tempfile::tempdir().expect("a directory for the cluster");
         let mut rig = Self { dir, bookies: Vec::new() };
-        rig.run(["up", "--no-autorecovery", "--bookies", &bookies.to_string()]);
+        let bookies = bookies.to_string();
+        let options = ["up", "--no-autorecovery", "--bookies", &bookies].into_iter();
+        rig.run(options.chain(settings.iter().flat_map(|setting| ["--set", setting])));
         let env = rig.run(["env"]);
         let ids = env.lines().find_map(|line| line.strip_prefix("RIG_BOOKIES="));
         let ids = ids.expect("the rig names its bookies").trim_matches('"');
