@@ -126,6 +126,7 @@ fn answer_to(frame: &RequestFrame) -> ResponseFrame {
         ),
         Request::WriteLac { ledger, .. } => (Ok(()), Body::WriteLac { ledger: *ledger }),
         Request::StartTls => (Ok(()), Body::StartTls),
+        Request::Auth(message) => (Ok(()), Body::Auth(message.clone())),
         other => panic!("{other:?} is not asked here"),
     };
     let operation = frame.request.operation();
@@ -481,6 +482,9 @@ fn an_entry_that_fits_into_no_frame_is_refused_and_the_connection_stays() {
 enum Event {
     Ask(u8, u8),
     Connected,
+    Secured,
+    /// A step of the proof: more, the last one, or none.
+    Proof(u8),
     /// An answer to one of the requests that were sent, however often.
     Reply(prop::sample::Index),
     /// One that names another entry.
@@ -496,6 +500,8 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
     let event = prop_oneof![
         6 => (0..5_u8, 0..3_u8).prop_map(|(kind, entry)| Event::Ask(kind, entry)),
         3 => Just(Event::Connected),
+        2 => Just(Event::Secured),
+        3 => (0..3_u8).prop_map(Event::Proof),
         6 => any::<prop::sample::Index>().prop_map(Event::Reply),
         1 => any::<prop::sample::Index>().prop_map(Event::WrongReply),
         1 => Just(Event::Unknown),
@@ -511,10 +517,14 @@ proptest! {
     #[test]
     fn whatever_happens_each_request_is_answered_once_and_an_add_only_by_its_own_answer(
         v2: bool,
+        tls: bool,
+        proves: bool,
         events in events(),
     ) {
         let protocol = if v2 { Protocol::V2 } else { Protocol::V3 };
         let limits = Limits {
+            security: if tls { Security::StartTls } else { Security::Plain },
+            auth_plugin: proves.then(|| "p".into()),
             pending_bytes_max: 1500,
             unflushed_bytes_max: 400,
             ..limits(protocol)
@@ -537,6 +547,12 @@ proptest! {
                     asked += 1;
                 }
                 Event::Connected => bench.handle(Input::Connected),
+                Event::Secured => bench.handle(Input::Secured),
+                Event::Proof(step) => bench.handle(Input::Proof(match step {
+                    0 => AuthStep::Send(Bytes::new()),
+                    1 => AuthStep::SendLast(Bytes::new()),
+                    _ => AuthStep::Done,
+                })),
                 Event::Reply(at) if !bench.sent.is_empty() => {
                     let at = at.index(bench.sent.len());
                     if let Request::Add { entry, .. } = &bench.sent[at].request {
@@ -571,6 +587,12 @@ proptest! {
         bench.pass(Duration::from_secs(60));
         bench.pass(Duration::from_secs(60));
         prop_assert_eq!(bench.machine.wake_at(), None);
+        // Nothing is sent in the clear when TLS was asked for.
+        if tls && let Some(first) = bench.sent.first() {
+            prop_assert_eq!(&first.request, &Request::StartTls);
+            let later = bench.sent.iter().any(|frame| frame.request != Request::StartTls);
+            prop_assert!(!later || bench.done.iter().any(|done| done == "Secure"));
+        }
         let mut tokens: Vec<_> = bench.answers.iter().map(|(token, _)| *token).collect();
         tokens.sort_unstable();
         prop_assert_eq!(tokens, (0..asked).collect::<Vec<_>>());
