@@ -1,12 +1,14 @@
 //! What this machine can do at most with the same bytes.
 
 use std::hint::black_box;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use cpu_time::ProcessTime;
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
 
-use crate::Sample;
+use crate::{Failed, Sample};
 
 /// What has to be done to each entry whoever does it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,4 +35,54 @@ pub fn raw(work: Work, payloads: &[Bytes], entries: u64) -> Sample {
         }
     }
     Sample { wall: begun.elapsed(), cpu: cpu.elapsed(), entries }
+}
+
+/// How long it takes to wake another task that does nothing but wake this one, so many times.
+///
+/// # Errors
+/// If the other task panics.
+///
+/// # Panics
+/// Outside a tokio runtime.
+pub async fn hops(times: usize) -> Result<Vec<Duration>, Failed> {
+    let (there, mut here) = mpsc::unbounded_channel::<()>();
+    let (back, mut again) = mpsc::unbounded_channel();
+    let other =
+        tokio::spawn(async move { while here.recv().await.is_some() && back.send(()).is_ok() {} });
+    let mut taken = Vec::with_capacity(times);
+    for _ in 0..times {
+        let begun = Instant::now();
+        there.send(())?;
+        again.recv().await.ok_or("the other task ended")?;
+        taken.push(begun.elapsed());
+    }
+    drop(there);
+    other.await?;
+    Ok(taken)
+}
+
+/// Bits behind a lock: the least that remembers which entries of a topic are acknowledged.
+#[derive(Debug)]
+pub struct BitSet(Mutex<Vec<u64>>);
+
+impl BitSet {
+    /// With room for so many.
+    #[must_use]
+    pub fn new(bits: u64) -> Self {
+        Self(Mutex::new(vec![0; usize::try_from(bits / 64 + 1).unwrap_or(usize::MAX)]))
+    }
+
+    /// Sets one.
+    ///
+    /// # Panics
+    /// If there is no room for it.
+    pub fn set(&self, bit: u64) {
+        self.0.lock()[(bit / 64) as usize] |= 1 << (bit % 64);
+    }
+
+    /// How many of the first 64 are set.
+    #[must_use]
+    pub fn first(&self) -> u32 {
+        self.0.lock()[0].count_ones()
+    }
 }

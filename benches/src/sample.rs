@@ -62,3 +62,30 @@ pub fn spread(rounds: impl IntoIterator<Item = f64>) -> Spread {
     };
     Spread { median: rounds[rounds.len() / 2], min, max }
 }
+
+/// The shortest time that this part of them, from 0 to 1, does not exceed. Sorts them.
+///
+/// # Panics
+/// Without any.
+#[must_use]
+pub fn percentile(times: &mut [Duration], part: f64) -> Duration {
+    times.sort_unstable();
+    let rank = (times.len() as f64 * part).ceil() as usize;
+    times[rank.clamp(1, times.len()) - 1]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_percentile_is_one_of_the_times() {
+        let mut times: Vec<_> = (1..=200).rev().map(Duration::from_micros).collect();
+        let micros = |times: &mut [_], part| percentile(times, part).as_micros();
+        assert_eq!(micros(&mut times, 0.5), 100);
+        assert_eq!(micros(&mut times, 0.99), 198);
+        assert_eq!(micros(&mut times, 0.0), 1);
+        assert_eq!(micros(&mut times, 1.0), 200);
+        assert_eq!(micros(&mut times[..1], 0.99), 1);
+    }
+}

@@ -3,9 +3,6 @@
 //! One process begins a region with topics that hold one message each and closes it. Another one opens the region, then
 //! every topic, and looks at itself (`/proc/self`, so on Linux) while nothing happens.
 
-use std::collections::BTreeMap;
-use std::error::Error;
-use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,7 +17,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use georepl::Region;
 use georepl::replicator::EmbeddedTopics;
 use georepl::replicator::message::{MessageMetadata, compose};
-use georepl_benches::count;
+use georepl_benches::{Failed, Switches, count, resident_bytes};
 use serde::Serialize;
 
 /// Topics that are opened at once: enough to fill every commit.
@@ -72,7 +69,7 @@ struct Measured {
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> Result<(), Failed> {
     let arguments = Arguments::parse();
     let temporary = tempfile::tempdir()?;
     let directory = arguments.directory.clone().unwrap_or_else(|| temporary.path().join("region"));
@@ -103,7 +100,7 @@ fn name(n: usize) -> String {
     format!("persistent://public/default/topic-{n:06}")
 }
 
-async fn begin(directory: &Path, topics: usize) -> Result<(), Box<dyn Error>> {
+async fn begin(directory: &Path, topics: usize) -> Result<(), Failed> {
     let region = Region::open(directory).await?;
     let begun = stream::iter(0..topics).map(async |n| {
         let topic = region.topic(&name(n)).await.map_err(|error| error.to_string())?;
@@ -119,7 +116,7 @@ async fn measure(
     directory: &Path,
     begin_seconds: f64,
     idle_seconds: u64,
-) -> Result<Measured, Box<dyn Error>> {
+) -> Result<Measured, Failed> {
     let disk_bytes = fs::read_dir(directory)?
         .map(|file| file?.metadata().map(|metadata| metadata.len()))
         .sum::<Result<_, _>>()?;
@@ -138,9 +135,9 @@ async fn measure(
     tokio::time::sleep(SETTLE).await;
     let bytes_with_topics = resident_bytes()?;
 
-    let (cpu, before) = (ProcessTime::now(), switches()?);
+    let (cpu, before) = (ProcessTime::now(), Switches::now()?);
     tokio::time::sleep(Duration::from_secs(idle_seconds)).await;
-    let (idle_cpu_seconds, idle_switches) = (cpu.elapsed().as_secs_f64(), switches_since(&before)?);
+    let (idle_cpu_seconds, idle_switches) = (cpu.elapsed().as_secs_f64(), before.since()?);
 
     let topics = opened.len();
     drop(opened);
@@ -165,35 +162,6 @@ async fn measure(
 
 /// How long an opening may have something left to do.
 const SETTLE: Duration = Duration::from_secs(5);
-
-fn resident_bytes() -> Result<u64, Box<dyn Error>> {
-    let pages = fs::read_to_string("/proc/self/statm")?;
-    let pages: u64 = pages.split(' ').nth(1).ok_or("statm has no second number")?.parse()?;
-    Ok(pages * PAGE_BYTES)
-}
-
-/// Voluntary switches of each thread.
-fn switches() -> Result<BTreeMap<OsString, u64>, Box<dyn Error>> {
-    let mut switches = BTreeMap::new();
-    for thread in fs::read_dir("/proc/self/task")? {
-        let thread = thread?;
-        // It may end just now.
-        let Ok(status) = fs::read_to_string(thread.path().join("status")) else { continue };
-        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
-        let count = line.ok_or("status has no switches")?.trim().parse()?;
-        switches.insert(thread.file_name(), count);
-    }
-    Ok(switches)
-}
-
-/// How many there were since, in the threads that are still there.
-fn switches_since(before: &BTreeMap<OsString, u64>) -> Result<u64, Box<dyn Error>> {
-    let now = switches()?;
-    Ok(now.iter().map(|(thread, count)| count - before.get(thread).unwrap_or(&0)).sum())
-}
-
-/// Of Linux on x86-64.
-const PAGE_BYTES: u64 = 4096;
 
 fn table(measured: &Measured) -> Table {
     let mut table = Table::new();
