@@ -61,6 +61,9 @@ mod check;
 #[cfg(feature = "io")]
 mod client;
 
+#[cfg(feature = "zookeeper")]
+mod storage;
+
 #[cfg(feature = "io")]
 pub mod fault;
 
@@ -118,4 +121,5 @@ pub use crate::{
         UnsupportedLayout, ZooKeeperConfig, ZooKeeperMetadata,
     },
     registry::ZooKeeperRegistry,
+    storage::{BookKeeperConfig, Storage},
 };

@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::roots::{connected, shared};
 
 /// What the Java client answers, with more patience than it has of itself: the machine may be busy.
-fn java(arguments: &[&str]) -> Value {
+pub(crate) fn java(arguments: &[&str]) -> Value {
     let patience = ["--conf", "addEntryTimeoutSec=60", "--conf", "readEntryTimeoutSec=60"];
     shared().tool(&[arguments, &patience].concat())
 }

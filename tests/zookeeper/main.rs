@@ -5,3 +5,4 @@ mod java;
 mod metadata;
 mod registry;
 mod roots;
+mod storage;
