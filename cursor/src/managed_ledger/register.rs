@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use georepl_storage::MetadataError;
 
@@ -147,14 +148,18 @@ impl ManagedLedger {
         cursor: Weak<dyn Registered>,
         floor: Option<Offset>,
     ) -> bool {
-        let mut cursors = self.0.cursors.lock();
-        // Readers that were dropped.
-        cursors.retain(|_, known| known.is_durable() || known.cursor.strong_count() > 0);
-        let open = self.0.state.lock().door == Door::Open;
-        if open {
+        {
+            let mut cursors = self.0.cursors.lock();
+            // Readers that were dropped.
+            cursors.retain(|_, known| known.is_durable() || known.cursor.strong_count() > 0);
+            if self.0.state.lock().door == Door::Closed {
+                return false;
+            }
             cursors.insert(name.to_owned(), Registration { cursor, floor });
         }
-        open
+        // Until its state was found, it may have held back more: it moves no more if it has acknowledged all.
+        self.0.let_go();
+        true
     }
 
     /// The cursor is open no more, unless its name belongs to a later one by now. What it holds
@@ -213,19 +218,7 @@ impl Inner {
     pub(super) fn let_go(self: &Arc<Self>) {
         self.floor_moved.notify_waiters();
         if self.trim_is_due() && !self.trimming.swap(true, Ordering::AcqRel) {
-            let inner = self.clone();
-            self.runtime.spawn(async move {
-                let trimmed = inner.trim().await;
-                inner.trimming.store(false, Ordering::Release);
-                match trimmed {
-                    Ok(0) => {}
-                    // Who moved on meanwhile found this task at work.
-                    Ok(_) => inner.let_go(),
-                    Err(error) => {
-                        tracing::warn!(topic = &*inner.topic, "nothing was deleted: {error}");
-                    }
-                }
-            });
+            self.runtime.spawn(trim_while_due(Arc::downgrade(self)));
         }
     }
 
@@ -247,3 +240,28 @@ impl Inner {
         }
     }
 }
+
+/// Deletes what nobody needs until there is no more of it. A store that fails is asked again: a topic on which nothing
+/// moves has nobody else to do so.
+async fn trim_while_due(topic: Weak<Inner>) {
+    loop {
+        let Some(inner) = topic.upgrade() else { return };
+        let trimmed = inner.trim().await;
+        if let Err(error) = &trimmed {
+            tracing::warn!(topic = &*inner.topic, "nothing was deleted: {error}");
+        }
+        drop(inner);
+        if let Err(ChangeError::Metadata(_)) = trimmed {
+            tokio::time::sleep(TRIM_AGAIN_AFTER).await;
+        }
+        let Some(inner) = topic.upgrade() else { return };
+        inner.trimming.store(false, Ordering::Release);
+        // Who moved on meanwhile found this task at work.
+        if !inner.trim_is_due() || inner.trimming.swap(true, Ordering::AcqRel) {
+            return;
+        }
+    }
+}
+
+/// Long enough for a store that is away, and short beside the time for which ledgers are kept.
+const TRIM_AGAIN_AFTER: Duration = Duration::from_secs(10);

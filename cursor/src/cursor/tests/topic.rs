@@ -306,6 +306,46 @@ async fn publishers_are_held_at_the_quota_until_the_slowest_cursor_moves() {
     assert!(matches!(refused, AppendError::Refused(Refusal::Closed { .. })), "{refused}");
 }
 
+/// An owner that crashed had acknowledged all, in the cursor's ledger: that is found when the cursor is opened, which
+/// then moves no more.
+#[tokio::test(start_paused = true)]
+async fn cursor_that_is_found_to_have_read_all_lets_publishers_go_on_and_ledgers_go() {
+    let region = Region::new();
+    let topic = region.topic_with(config(Retention::FOREVER)).await;
+    let cursor = cursor(&topic).await;
+    let positions = append(&topic, 10).await;
+    cursor.mark_delete(positions[9]).await.unwrap();
+    drop((cursor, topic));
+    let quota = BacklogQuota { bytes: 30, beyond: BeyondQuota::Hold };
+    let config = ManagedLedgerConfig { backlog_quota: Some(quota), ..config(Retention::NONE) };
+    let topic = region.topic_with(config).await;
+    let mut publish = Box::pin(topic.append("more".into()));
+    assert!(is_pending(&mut publish), "nobody knows what the cursor has read");
+    let cursor = super::cursor(&topic).await;
+    tokio::time::timeout(Duration::from_secs(60), publish).await.expect("it goes on").unwrap();
+    trimmed_to(&topic, 8).await;
+    assert_eq!(cursor.backlog(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn ledgers_of_an_idle_topic_go_when_its_store_answers_again() {
+    let region = Region::new();
+    let topic = region.topic_with(config(Retention::NONE)).await;
+    let cursor = cursor(&topic).await;
+    let positions = append(&topic, 10).await;
+    region.store.refuse(Some(TOPIC));
+    cursor.mark_delete(positions[9]).await.unwrap();
+    others_run().await;
+    assert_eq!(topic.start(), Offset::ZERO);
+    region.store.refuse(None);
+    let again = tokio::time::timeout(Duration::from_secs(60), async {
+        while topic.start() < Offset::new(8) {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    });
+    again.await.expect("they are deleted");
+}
+
 #[tokio::test]
 async fn publishers_are_refused_at_the_quota_if_the_topic_is_set_to() {
     let region = Region::new();

@@ -17,6 +17,14 @@ async fn ten_of_thirteen_to_go(region: &Region) -> (ManagedLedger, Vec<Position>
     (topic, positions)
 }
 
+/// A cursor that needs none of them, and that does not let them go by being opened.
+async fn cursor_behind_them(topic: &ManagedLedger) -> Arc<ManagedCursor> {
+    topic.set_retention(Retention::FOREVER).await.unwrap();
+    let cursor = ManagedCursor::open(topic, "c", StartAt::Latest).await.unwrap();
+    topic.set_retention(Retention::NONE).await.unwrap();
+    cursor
+}
+
 async fn all(topic: &ManagedLedger) -> Vec<Position> {
     let entries = topic.read(topic.start(), topic.end(), 1 << 20).await.unwrap();
     entries.into_iter().map(|entry| entry.position).collect()
@@ -151,7 +159,7 @@ async fn deletion_that_lands_late_takes_nothing_from_a_cursor_that_begins_or_goe
         let (topic, positions) = ten_of_thirteen_to_go(&region).await;
         let cursor = match begins {
             true => None,
-            false => Some(ManagedCursor::open(&topic, "c", StartAt::Latest).await.unwrap()),
+            false => Some(cursor_behind_them(&topic).await),
         };
         region.store.keep_silent(TOPIC, Silence::Late);
         topic.trim().await.unwrap_err();
@@ -176,7 +184,7 @@ async fn deletion_that_lands_late_takes_nothing_from_a_cursor_that_begins_or_goe
 async fn reset_is_not_durable_while_a_deletion_of_what_it_goes_back_to_may_land() {
     let region = Region::new();
     let (topic, _) = ten_of_thirteen_to_go(&region).await;
-    let cursor = ManagedCursor::open(&topic, "c", StartAt::Latest).await.unwrap();
+    let cursor = cursor_behind_them(&topic).await;
     region.store.keep_silent(TOPIC, Silence::Late);
     topic.trim().await.unwrap_err();
     region.store.refuse(Some(TOPIC));
