@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::path::PathBuf;
 
 /// The version of what is stored in the files. Another one is refused by name.
-pub(super) const FORMAT: &str = "2";
+pub(super) const FORMAT: &str = "3";
 
 /// What to do about a damaged file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,23 +2,26 @@
 //!
 //! | table | key | value |
 //! |---|---|---|
-//! | `values` | path | version, bytes |
-//! | `counters` | `version`, `ledger` | the last version given to any key; the next ledger id |
+//! | `values` | path | version, digest, bytes |
+//! | `keys` | path | version |
+//! | `counters` | `version`, `ledger` | the last version given to any key or the next ledger id, digest |
 //!
 //! One thread does everything in the order it was asked for: it takes what gathered while the previous commit ran,
 //! applies it, commits once, and answers all of it. Ephemeral keys are in the memory of that thread and never in the
 //! file, so that nothing of them can be found by whoever opens it next; only their versions are counted there.
 
+mod rows;
+
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use redb::{ReadTransaction, ReadableTable, Table, TableDefinition, WriteTransaction};
+use redb::WriteTransaction;
 use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 
@@ -29,9 +32,7 @@ use crate::disk::{
     Remedy, WorkQueue,
 };
 use crate::id::LedgerId;
-
-const VALUES: TableDefinition<'_, &str, (u64, &[u8])> = TableDefinition::new("values");
-const COUNTERS: TableDefinition<'_, &str, u64> = TableDefinition::new("counters");
+use rows::{Counter, Rows, Stop};
 
 const FILE_NAME: &str = "metadata.redb";
 
@@ -68,8 +69,9 @@ type Reply = Box<dyn FnOnce()>;
 type Answer<R> = Result<R, MetadataError>;
 
 impl LocalMetadataStore {
-    /// Opens the store on a disk, in the file `metadata.redb`, or begins an empty one. Opening is done on the runtime's blocking threads; if the future is dropped, the store is opened
-    /// and closed again, and the file is in use until then.
+    /// Opens the store on a disk, in the file `metadata.redb`, or begins an empty one. Opening is done on the runtime's
+    /// blocking threads; if the future is dropped, the store is opened and closed again, and the file is in use until
+    /// then.
     ///
     /// # Errors
     /// [`OpenFileError`].
@@ -100,8 +102,8 @@ impl LocalMetadataStore {
                 owner: "metadata".into(),
                 cache_bytes: CACHE_BYTES,
                 remedy: Remedy::Copy,
-                create: |transaction| Tables::open(transaction, &Ephemeral::new()).map(drop),
-                check,
+                create: |transaction| Rows::begin(transaction),
+                check: rows::check,
             };
             DatabaseFile::open(disk, spec, presence)
         });
@@ -122,11 +124,17 @@ impl LocalMetadataStore {
         &self,
         key: &str,
         bytes: usize,
-        run: impl FnOnce(&mut Tables<'_>) -> Result<Answer<R>, redb::Error> + Send + 'static,
+        run: impl FnOnce(&mut Tables<'_>) -> Result<R, Stop> + Send + 'static,
     ) -> Answer<R> {
         let (done, told) = oneshot::channel();
+        let (asked, file) = (key.to_owned(), self.file.clone());
         let operation: Operation = Box::new(move |tables| {
-            let answer = run(tables)?;
+            let answer = match run(tables) {
+                Ok(answer) => Ok(answer),
+                Err(Stop::Refused(error)) => Err(error),
+                Err(Stop::Damaged(row)) => Err(damaged(asked, &file, &row)),
+                Err(Stop::Failed(error)) => return Err(error),
+            };
             Ok(Box::new(move || {
                 // Who asked may have lost interest.
                 let _ = done.send(answer);
@@ -149,7 +157,7 @@ impl LocalMetadataStore {
 impl MetadataStore for LocalMetadataStore {
     async fn get(&self, key: &str) -> Result<Option<Versioned>, MetadataError> {
         let wanted = key.to_owned();
-        self.ask(key, OPERATION_BYTES, move |tables| Ok(Ok(tables.get(&wanted)?))).await
+        self.ask(key, OPERATION_BYTES, move |tables| tables.get(&wanted)).await
     }
 
     async fn put(
@@ -174,11 +182,11 @@ impl MetadataStore for LocalMetadataStore {
 
     async fn children(&self, key: &str) -> Result<Vec<String>, MetadataError> {
         let wanted = key.to_owned();
-        self.ask(key, OPERATION_BYTES, move |tables| Ok(Ok(tables.children(&wanted)?))).await
+        self.ask(key, OPERATION_BYTES, move |tables| tables.children(&wanted)).await
     }
 
     async fn allocate_ledger_id(&self) -> Result<LedgerId, MetadataError> {
-        let allocate = |tables: &mut Tables<'_>| Ok(Ok(tables.allocate_ledger_id()?));
+        let allocate = |tables: &mut Tables<'_>| tables.allocate_ledger_id();
         self.ask("a ledger id", OPERATION_BYTES, allocate).await
     }
 }
@@ -244,11 +252,12 @@ fn serve(file: &DatabaseFile, queue: &WorkQueue<Operation>) {
     }
 }
 
-/// Checks that the file has its tables.
-fn check(transaction: &ReadTransaction) -> Result<(), redb::Error> {
-    transaction.open_table(VALUES)?;
-    transaction.open_table(COUNTERS)?;
-    Ok(())
+fn damaged(key: String, file: &Path, row: &str) -> MetadataError {
+    let file = file.display();
+    let reason =
+        format!("{file} is damaged: it holds of {row} what was not written; {}", Remedy::Copy);
+    tracing::error!("{reason}");
+    MetadataError::Unavailable { key, reason }
 }
 
 /// Keys that end with the session.
@@ -256,8 +265,7 @@ type Ephemeral = BTreeMap<String, Versioned>;
 
 /// What the file and the session hold, as of the operation that is being carried out.
 struct Tables<'t> {
-    values: Table<'t, &'static str, (u64, &'static [u8])>,
-    counters: Table<'t, &'static str, u64>,
+    rows: Rows<'t>,
     /// Copied by the first change of a turn, and kept if the turn is committed: were it changed in place, a version
     /// would be given again whose count was not stored.
     ephemeral: Cow<'t, Ephemeral>,
@@ -269,113 +277,77 @@ impl<'t> Tables<'t> {
         transaction: &'t WriteTransaction,
         ephemeral: &'t Ephemeral,
     ) -> Result<Self, redb::Error> {
-        let values = transaction.open_table(VALUES)?;
-        let counters = transaction.open_table(COUNTERS)?;
-        Ok(Self {
-            values,
-            counters,
-            ephemeral: Cow::Borrowed(ephemeral),
-            changed: Changed::Nothing,
-        })
+        let rows = Rows::open(transaction)?;
+        Ok(Self { rows, ephemeral: Cow::Borrowed(ephemeral), changed: Changed::Nothing })
     }
 
-    fn get(&self, key: &str) -> Result<Option<Versioned>, redb::Error> {
-        if let Some(found) = self.ephemeral.get(key) {
-            return Ok(Some(found.clone()));
+    fn get(&self, key: &str) -> Result<Option<Versioned>, Stop> {
+        match self.ephemeral.get(key) {
+            Some(found) => Ok(Some(found.clone())),
+            None => self.rows.get(key),
         }
-        Ok(self.values.get(key)?.map(|stored| {
-            let (version, value) = stored.value();
-            Versioned { value: Bytes::copy_from_slice(value), version: Version(version) }
-        }))
     }
 
-    fn put(
-        &mut self,
-        key: String,
-        value: Bytes,
-        expected: Expected,
-    ) -> Result<Answer<Version>, redb::Error> {
-        if let Err(error) = self.check(&key, expected)? {
-            return Ok(Err(error));
-        }
+    fn put(&mut self, key: String, value: Bytes, expected: Expected) -> Result<Version, Stop> {
+        self.check(&key, expected)?;
         let version = self.next_version()?;
         if self.ephemeral.contains_key(&key) {
             self.ephemeral.to_mut().insert(key, Versioned { value, version });
         } else {
-            self.values.insert(key.as_str(), (version.0, &*value))?;
+            self.rows.insert(&key, version, &value)?;
         }
-        Ok(Ok(version))
+        Ok(version)
     }
 
-    fn create_ephemeral(
-        &mut self,
-        key: String,
-        value: Bytes,
-    ) -> Result<Answer<Version>, redb::Error> {
-        if let Err(error) = self.check(&key, Expected::Absent)? {
-            return Ok(Err(error));
-        }
+    fn create_ephemeral(&mut self, key: String, value: Bytes) -> Result<Version, Stop> {
+        self.check(&key, Expected::Absent)?;
         let version = self.next_version()?;
         self.ephemeral.to_mut().insert(key, Versioned { value, version });
-        Ok(Ok(version))
+        Ok(version)
     }
 
-    fn delete(&mut self, key: &str, version: Version) -> Result<Answer<()>, redb::Error> {
-        if let Err(error) = self.check(key, Expected::Version(version))? {
-            return Ok(Err(error));
-        }
+    fn delete(&mut self, key: &str, version: Version) -> Result<(), Stop> {
+        self.check(key, Expected::Version(version))?;
         if self.ephemeral.contains_key(key) {
             self.ephemeral.to_mut().remove(key);
         } else {
-            self.values.remove(key)?;
             self.changed = Changed::Something;
+            self.rows.remove(key)?;
         }
-        Ok(Ok(()))
+        Ok(())
     }
 
-    fn children(&self, key: &str) -> Result<Vec<String>, redb::Error> {
+    fn children(&self, key: &str) -> Result<Vec<String>, Stop> {
         let prefix = format!("{key}/");
         let below = self.ephemeral.range(prefix.clone()..);
         let below = below.map_while(|(path, _)| path.strip_prefix(&prefix));
         let mut names: Vec<_> = below.map(first_name).collect();
-        for stored in self.values.range(prefix.as_str()..)? {
-            let (path, _) = stored?;
-            let Some(rest) = path.value().strip_prefix(&prefix) else {
-                break;
-            };
-            names.push(first_name(rest));
-        }
+        let stored = self.rows.below(&prefix)?;
+        names.extend(stored.iter().map(|path| first_name(&path[prefix.len()..])));
         // Paths sort by their separators too, so equal names need not stand together.
         names.sort_unstable();
         names.dedup();
         Ok(names)
     }
 
-    fn allocate_ledger_id(&mut self) -> Result<LedgerId, redb::Error> {
-        let id = self.count("ledger")?;
-        self.counters.insert("ledger", id + 1)?;
+    fn allocate_ledger_id(&mut self) -> Result<LedgerId, Stop> {
+        let id = self.rows.count(Counter::Ledger)?;
+        self.changed = Changed::Something;
+        self.rows.set_count(Counter::Ledger, id + 1)?;
         Ok(LedgerId(id))
     }
 
-    fn check(&self, key: &str, expected: Expected) -> Result<Answer<()>, redb::Error> {
-        let found = match self.ephemeral.get(key) {
-            Some(found) => Some(found.version),
-            None => self.values.get(key)?.map(|stored| Version(stored.value().0)),
-        };
-        Ok(expected.check(key, found))
+    fn check(&self, key: &str, expected: Expected) -> Result<(), Stop> {
+        let found = self.get(key)?.map(|found| found.version);
+        Ok(expected.check(key, found)?)
     }
 
     /// Of one counter for all keys, so that a key that is deleted and created again does not repeat a version.
-    fn next_version(&mut self) -> Result<Version, redb::Error> {
-        let version = self.count("version")? + 1;
-        self.counters.insert("version", version)?;
-        Ok(Version(version))
-    }
-
-    /// A counter that is about to be moved.
-    fn count(&mut self, name: &str) -> Result<u64, redb::Error> {
+    fn next_version(&mut self) -> Result<Version, Stop> {
+        let version = self.rows.count(Counter::Version)? + 1;
         self.changed = Changed::Something;
-        Ok(self.counters.get(name)?.map_or(0, |stored| stored.value()))
+        self.rows.set_count(Counter::Version, version)?;
+        Ok(Version(version))
     }
 }
 

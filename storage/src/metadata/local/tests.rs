@@ -160,7 +160,7 @@ async fn a_store_whose_thread_has_died_is_unavailable() {
     {
         let answer = move |_: &mut Tables<'_>| {
             may_go_on.recv().expect("the test lets it go on");
-            Ok(Ok(Bomb))
+            Ok(Bomb)
         };
         let mut asked = std::pin::pin!(store.ask("a", 0, answer));
         let polled =
@@ -174,4 +174,53 @@ async fn a_store_whose_thread_has_died_is_unavailable() {
     }
     assert!(is_unknown(&store.get("a").await));
     assert!(is_unknown(&store.put("a", "1".into(), Expected::Absent).await));
+}
+
+/// Where one bit of a file may flip so that the file holds something else of a key: in each of its copies, first in the
+/// key and then behind it.
+fn places(file: &[u8], key: &str) -> Vec<usize> {
+    let copies = file.windows(key.len()).enumerate().filter(|(_, w)| *w == key.as_bytes());
+    copies.flat_map(|(at, _)| at..(at + key.len() + 40).min(file.len())).collect()
+}
+
+#[tokio::test]
+async fn a_bit_that_flips_makes_nothing_else_of_what_was_stored_and_hides_nothing() {
+    let disk = CrashDisk::new();
+    let store = opened(&disk).await;
+    let (keys, value) = (["ledgers/L0000000002", "ledgers/L0000000012"], "what is stored");
+    for key in keys {
+        store.put(key, value.into(), Expected::Absent).await.expect("absent");
+        store.allocate_ledger_id().await.expect("the disk works");
+    }
+    let children = store.children("ledgers").await;
+    drop(store);
+    let whole = disk.content(FILE_NAME).expect("it is there");
+    let (mut believed, mut damaged) = (0, 0);
+    let bits = keys.iter().flat_map(|key| places(&whole, key)).chain(places(&whole, "version"));
+    for (n, at) in bits.enumerate() {
+        let mut file = whole.clone();
+        file[at] ^= 1 << (n % 8);
+        disk.replace(FILE_NAME, file);
+        let Ok(store) = LocalMetadataStore::open(Arc::new(disk.clone())).await else {
+            damaged += 1;
+            continue;
+        };
+        for key in keys {
+            match store.get(key).await {
+                Ok(found) => {
+                    assert_eq!(found.expect("it was stored").value, value, "{key}, byte {at}");
+                    believed += 1;
+                }
+                Err(error) => {
+                    assert!(error.to_string().contains(FILE_NAME), "{error}");
+                    assert!(store.children("ledgers").await.is_err(), "{key}, byte {at}");
+                    damaged += 1;
+                }
+            }
+        }
+        let (found, next) = (store.children("ledgers").await, store.allocate_ledger_id().await);
+        assert!(found.is_err() || found == children, "{found:?}, byte {at}");
+        assert!(next.is_err() || next == Ok(LedgerId(2)), "{next:?}, byte {at}");
+    }
+    assert!(believed > 100 && damaged > 100, "{believed} {damaged}");
 }

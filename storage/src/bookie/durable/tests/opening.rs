@@ -60,12 +60,12 @@ fn places(file: &[u8], bytes: &[u8]) -> Vec<usize> {
 async fn a_file_of_another_format_is_refused_by_name() {
     let mut one = written().await;
     let file = opened(&one.kind.disk);
-    file.set_meta([("format", "3".into())]).expect("the disk works");
+    file.set_meta([("format", "2".into())]).expect("the disk works");
     drop(file);
-    let error = one.kind.try_start().await.expect_err("format 3 is not known");
-    let other = OpenFileError::OtherFormat { file: FILE.into(), found: "3".into() };
+    let error = one.kind.try_start().await.expect_err("format 2 is not known");
+    let other = OpenFileError::OtherFormat { file: FILE.into(), found: "2".into() };
     assert_eq!(error, OpenBookieError::File(other));
-    assert!(error.to_string().contains("bookie-b1.redb has format 3"), "{error}");
+    assert!(error.to_string().contains("bookie-b1.redb has format 2"), "{error}");
 }
 
 #[tokio::test]
