@@ -21,7 +21,7 @@ use crate::metadata::{
 };
 use crate::placement::{self, NotEnoughBookies};
 use crate::quorum::QuorumSizes;
-use crate::read::{Core, LacUnknown, LedgerReader, RecordError};
+use crate::read::{Core, LacUnknown, LedgerReader, READ_AGAIN_AFTER, RecordError};
 use crate::recover;
 use crate::registry::BookieRegistry;
 use crate::time::Clock;
@@ -31,6 +31,9 @@ use crate::write::{self, AppendSink};
 /// How often one compare-and-set is tried before the caller is asked. Each attempt but the first follows a change by
 /// somebody else or a lost answer, both rare.
 const ATTEMPTS_MAX: usize = 16;
+
+/// What a record has that was not read. A store that has one at this version may well delete that.
+const UNSEEN: Version = Version(0);
 
 /// Creates, opens and deletes ledgers. A clone is the same client.
 #[derive(Clone)]
@@ -244,7 +247,8 @@ impl LedgerClient {
     }
 
     /// Deletes the record of a ledger and its mark, whatever its state: nobody can open it any more. The bookies drop its
-    /// entries later. A ledger that is not there is a success. If the future is dropped, call it again.
+    /// entries later. A ledger that is not there is a success; that it is not is believed of a change alone, since what is
+    /// read may be older. If the future is dropped, call it again.
     ///
     /// # Errors
     /// [`MetadataError`]; whether the ledger is deleted is then unknown, and the call may be repeated.
@@ -252,12 +256,15 @@ impl LedgerClient {
         let key = ledger_key(ledger);
         let mut attempts = 1..=ATTEMPTS_MAX;
         loop {
-            let Some(found) = self.core.known_value(&key).await? else {
-                break;
-            };
-            match self.core.metadata(&key, self.core.store.delete(&key, found.version)).await {
+            let found = self.core.metadata(&key, self.core.store.get(&key)).await?;
+            let version = found.as_ref().map_or(UNSEEN, |found| found.version);
+            match self.core.metadata(&key, self.core.store.delete(&key, version)).await {
                 Ok(()) | Err(MetadataError::NotFound { .. }) => break,
                 Err(error) if attempts.next().is_none() => return Err(error),
+                // The store lags.
+                Err(MetadataError::VersionConflict { .. }) if found.is_none() => {
+                    tokio::time::sleep(READ_AGAIN_AFTER).await;
+                }
                 Err(MetadataError::VersionConflict { .. } | MetadataError::Unavailable { .. }) => {}
             }
         }

@@ -1,13 +1,12 @@
 //! The ledgers that are marked for a full check of some of their bookies, kept in the metadata store until somebody
 //! repairs them.
 //!
-//! A mark is only ever added to, so that the order of those who add does not matter; it goes with its ledger. A writer
-//! may add one while its ledger is deleted: each looks for the other's change after its own, the deletion for a mark and
-//! the writer for the record, so that the last of them removes it. What a lost write leaves all the same, a check of the
-//! ledger that is gone removes.
+//! A mark is only ever added to, so that the order of those who add does not matter; it goes with its ledger. Who adds
+//! one removes none, whatever a store that lags shows of the record: a mark that is lost hides missing copies. One that
+//! was added while its ledger was deleted is harmless, and a check of the ledger that is gone removes it.
 
 use crate::id::LedgerId;
-use crate::metadata::{Expected, MetadataError, Version, ledger_key};
+use crate::metadata::{Expected, MetadataError, Version};
 use crate::read::Core;
 use crate::shortfall::Shortfall;
 
@@ -51,14 +50,7 @@ pub(crate) async fn add(
     shortfalls: &[Shortfall],
 ) -> Result<(), MetadataError> {
     let key = mark_key(ledger);
-    let added = async {
-        let version = add_all(core, &key, shortfalls).await?;
-        match core.known_value(&ledger_key(ledger)).await? {
-            Some(_) => Ok(()),
-            None => remove_version(core, ledger, version).await,
-        }
-    };
-    core.metadata(&key, added).await
+    core.metadata(&key, add_all(core, &key, shortfalls)).await
 }
 
 /// Takes the mark off a ledger that was deleted, within the time of one operation of the store. That there is none is a
@@ -84,31 +76,22 @@ pub(crate) async fn remove_version(
     }
 }
 
-/// Adds to the list, and returns the version that has it all.
-async fn add_all(
-    core: &Core,
-    key: &str,
-    shortfalls: &[Shortfall],
-) -> Result<Version, MetadataError> {
+async fn add_all(core: &Core, key: &str, shortfalls: &[Shortfall]) -> Result<(), MetadataError> {
     let mut attempts = 1..ATTEMPTS_MAX;
     loop {
         let found = core.store.get(key).await?;
         // What cannot be understood is replaced: the new list is what is known.
-        let known = found
-            .as_ref()
-            .and_then(|found| Some((Shortfall::decode(&found.value)?, found.version)));
-        let mut list = known.as_ref().map(|(list, _)| list.clone()).unwrap_or_default();
+        let known = found.as_ref().and_then(|found| Shortfall::decode(&found.value));
+        let mut list = known.clone().unwrap_or_default();
         for Shortfall { bookie, first, last } in shortfalls {
             Shortfall::note(&mut list, bookie, *first, *last);
         }
-        if let Some((known, version)) = known
-            && known == list
-        {
-            return Ok(version);
+        if known.as_ref() == Some(&list) {
+            return Ok(());
         }
         let expected = found.map_or(Expected::Absent, |found| Expected::Version(found.version));
         match core.store.put(key, Shortfall::encode(&list), expected).await {
-            Ok(version) => return Ok(version),
+            Ok(_) => return Ok(()),
             // Also after a lost answer: if that write came through there is nothing left to add.
             Err(error) => attempts.next().map(|_| ()).ok_or(error)?,
         }

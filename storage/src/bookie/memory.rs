@@ -128,9 +128,6 @@ impl MemoryBookies {
     }
 
     /// The ledgers that are held.
-    ///
-    /// To find what may be deleted, ask for this first, and then ask the metadata store which ledgers there are: a
-    /// ledger that is created in between is not in the answer. The other way round it would seem deleted.
     #[must_use]
     pub fn ledgers(&self) -> BTreeSet<LedgerId> {
         let held =
@@ -138,8 +135,7 @@ impl MemoryBookies {
         self.bookies.values().flat_map(held).collect()
     }
 
-    /// Deletes ledgers: those that [`ledgers`](Self::ledgers) named and the metadata store, asked afterwards, did not.
-    /// Only an id that will never be used again may be deleted, or its fence would be forgotten with it. Waits for the
+    /// Drops ledgers whose records were deleted. Only an id that will never be used again may be deleted, or its fence would be forgotten with it. Waits for the
     /// LAC of these ledgers end.
     pub fn delete_ledgers(&self, ledgers: impl IntoIterator<Item = LedgerId>) {
         let ledgers: Vec<_> = ledgers.into_iter().collect();

@@ -27,8 +27,8 @@ use crate::metadata::{LedgerEnd, LedgerMetadata, LedgerState, Version};
 use crate::transport::{CompletionSink, Request, RequestBody, RequestId, Response, ResponseBody};
 
 pub use error::{LacError, LacUnknown, ReadError};
-pub(crate) use record::Core;
 pub use record::RecordError;
+pub(crate) use record::{Core, READ_AGAIN_AFTER};
 
 /// One entry that was read and checked.
 #[derive(Clone, Debug, PartialEq, Eq)]

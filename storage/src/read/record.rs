@@ -15,7 +15,7 @@ use crate::transport::BookieTransport;
 
 /// How long after a read that found nothing the next one is made: long enough for a store that lags a little, and
 /// short for whoever waits.
-const READ_AGAIN_AFTER: Duration = Duration::from_millis(250);
+pub(crate) const READ_AGAIN_AFTER: Duration = Duration::from_millis(250);
 
 /// What all handles of a client share.
 pub(crate) struct Core {

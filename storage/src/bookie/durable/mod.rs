@@ -170,9 +170,8 @@ impl DurableBookies {
     /// The ledgers that are held, as far as bookies can say: a bookie that has failed says nothing, and what it holds
     /// shows once it is back.
     ///
-    /// To find what may be deleted, ask for this first, and then ask the metadata store which ledgers there are: a
-    /// ledger that is created in between is not in the answer. The other way round it would seem deleted. If the future
-    /// is dropped, nothing happens.
+    /// That the metadata store has no record of one of them is no evidence that it was deleted: the record may be one that
+    /// a damaged store does not find. If the future is dropped, nothing happens.
     pub async fn ledgers(&self) -> BTreeSet<LedgerId> {
         let asked = self.bookies.values().map(|running| {
             let (done, told) = oneshot::channel();
@@ -187,8 +186,7 @@ impl DurableBookies {
         ledgers
     }
 
-    /// Deletes ledgers: those that [`ledgers`](Self::ledgers) named and the metadata store, asked afterwards, did not.
-    /// Only an id that will never be used again may be deleted, or its fence would be forgotten with it. A bookie that
+    /// Drops ledgers whose records were deleted. Only an id that will never be used again may be deleted, or its fence would be forgotten with it. A bookie that
     /// was read-only because its disk was full is writable again afterwards if there is space now, whether or not there
     /// was anything to delete.
     ///
