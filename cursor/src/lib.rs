@@ -41,8 +41,13 @@ mod testing;
 mod snapshots;
 
 #[cfg(feature = "io")]
+mod claim;
+
+#[cfg(feature = "io")]
 mod cursor;
 
+#[cfg(feature = "io")]
+pub use claim::{Claim, claim};
 #[cfg(feature = "io")]
 pub use cursor::{
     ACKED_RANGES_MAX, DeleteError, ManagedCursor, MarkDeleteError, OpenCursorError,
@@ -53,8 +58,8 @@ pub use listing::{topic_exists, topics};
 #[cfg(feature = "io")]
 pub use managed_ledger::{
     AppendBatch, AppendError, AppendPermit, BacklogFull, BacklogQuota, BeyondQuota, ChangeError,
-    CloseError, Entry, Expired, ManagedLedger, ManagedLedgerConfig, OpenError, ReadError, Refusal,
-    Retention,
+    CloseError, Entry, Expired, ManagedLedger, ManagedLedgerConfig, OpenError, ROLLOVER_AGE,
+    ReadError, Refusal, Retention,
 };
 #[cfg(feature = "io")]
 pub use names::{InvalidName, NAME_BYTES_MAX, OWN_CURSORS};

@@ -42,12 +42,15 @@ use georepl_storage::{
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore, oneshot};
+use tokio::task::JoinSet;
 
 pub use append::{AppendBatch, AppendPermit};
 pub use config::ManagedLedgerConfig;
 pub use error::{AppendError, BacklogFull, ChangeError, CloseError, OpenError, ReadError, Refusal};
 pub use read::Entry;
 pub(crate) use register::Registered;
+pub use rollover::ROLLOVER_AGE;
+pub(crate) use trimming::has_in_record;
 pub use trimming::{BacklogQuota, BeyondQuota, Expired, Retention};
 
 use crate::chain::{Chain, LedgerState};
@@ -121,6 +124,8 @@ struct Inner {
     opening: tokio::sync::Mutex<()>,
     /// Held while ledgers are deleted, so that each is deleted once.
     deletion: tokio::sync::Mutex<()>,
+    /// Tasks that delete ledgers.
+    deletions: Mutex<JoinSet<()>>,
 }
 
 struct State {
@@ -260,6 +265,7 @@ impl ManagedLedger {
             trimming: AtomicBool::new(false),
             opening: tokio::sync::Mutex::default(),
             deletion: tokio::sync::Mutex::default(),
+            deletions: Mutex::default(),
         });
         inner.begin(&key, record.terminated).await?;
         Ok(Self(inner))
@@ -404,6 +410,12 @@ impl ManagedLedger {
 
     pub(crate) fn runtime(&self) -> &Handle {
         &self.0.runtime
+    }
+
+    /// Runs what deletes ledgers in a task. It is dropped wherever it is when the topic is closed, so that nothing of a
+    /// topic that was closed uses the store: what it leaves must be noted for the next owner.
+    pub(crate) fn delete_in_task(&self, deletion: impl Future<Output = ()> + Send + 'static) {
+        self.0.delete_in_task(deletion);
     }
 
     pub(crate) fn store(&self) -> &Store {

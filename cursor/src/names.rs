@@ -69,6 +69,12 @@ pub(crate) fn name_of(path: &str) -> String {
 /// the topic, and is nobody's backlog: a quota does not count it.
 pub const OWN_CURSORS: &str = "georepl.";
 
+/// What the record of a ledger says under this name: the path of the topic that it was created for.
+pub(crate) const FOR_TOPIC: &str = "pulsar/managed-ledger";
+
+/// And under this one: the cursor, if it was created for one.
+pub(crate) const FOR_CURSOR: &str = "pulsar/cursor";
+
 /// The key of a topic's record.
 pub(crate) fn topic_key(path: &str) -> String {
     format!("managed-ledgers/{path}")

@@ -9,7 +9,8 @@
 //! 2. The record moves by compare-and-set and carries a token of the handle that wrote it, so that nobody else ever
 //!    writes the same bytes.
 //! 3. A ledger is deleted after the record no longer names it; until then the record notes it, for the next owner. There
-//!    is none when the cursor was removed: a crash right after that leaves its ledgers, whose own records name it.
+//!    is none when the cursor was removed: a crash right after that leaves its ledgers to whoever finds that nobody
+//!    names them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,6 +26,7 @@ use tokio::sync::watch;
 
 use crate::deletion::deleted;
 use crate::managed_ledger::ManagedLedger;
+use crate::names::{FOR_CURSOR, FOR_TOPIC};
 use crate::own_record::OwnRecord;
 use crate::progress::{InvalidProperty, KEPT_MAX};
 use crate::records::{CursorRecord, RecordError, Snapshot};
@@ -190,9 +192,7 @@ impl Snapshots {
         record: Option<CursorRecord>,
     ) -> Self {
         let mut record = record.unwrap_or_default();
-        let left = record.properties.remove(LEFT).unwrap_or_default();
-        // A number that is none can only be somebody else's: it is left alone.
-        let left = left.split(',').filter_map(|id| id.parse().ok()).map(LedgerId).collect();
+        let left = left_in(record.properties.remove(LEFT).as_deref());
         // Nobody else's bytes are ever the same.
         record.properties.insert(OWNER.into(), format!("{:016x}", fastrand::u64(..)));
         let left = Arc::new(Mutex::new(left));
@@ -339,8 +339,8 @@ impl Snapshots {
         let custom = [
             ("application", "pulsar"),
             ("component", "managed-ledger"),
-            ("pulsar/managed-ledger", self.topic.path()),
-            ("pulsar/cursor", &self.cursor),
+            (FOR_TOPIC, self.topic.path()),
+            (FOR_CURSOR, &self.cursor),
         ];
         let custom = custom.map(|(key, value)| (key.to_owned(), value.as_bytes().to_vec()));
         let options = LedgerOptions {
@@ -397,7 +397,7 @@ impl Snapshots {
             return;
         }
         let (left, client) = (self.left.clone(), self.client().clone());
-        self.topic.runtime().spawn(async move {
+        self.topic.delete_in_task(async move {
             let gone = deleted(&client, ledgers).await;
             left.lock().retain(|left| !gone.contains(left));
         });
@@ -410,6 +410,18 @@ impl Snapshots {
     fn unavailable(&self, reason: impl ToString) -> PersistError {
         PersistError::Unavailable { cursor: self.cursor.clone(), reason: reason.to_string().into() }
     }
+}
+
+/// Ledgers that are noted as left. A number that is none can only be somebody else's: it is left alone.
+fn left_in(noted: Option<&str>) -> BTreeSet<LedgerId> {
+    let noted = noted.unwrap_or_default().split(',');
+    noted.filter_map(|id| id.parse().ok()).map(LedgerId).collect()
+}
+
+/// Whether the record of a cursor has use for a ledger, or notes that it is to be deleted.
+pub(crate) fn names_in_record(record: &CursorRecord, ledger: LedgerId) -> bool {
+    let left = left_in(record.properties.get(LEFT).map(String::as_str));
+    record.cursor_ledger == Some(ledger) || left.contains(&ledger)
 }
 
 /// Whether every bookie says that its copy is damaged or that it has none.

@@ -73,6 +73,7 @@ pub(crate) struct SilentStore {
     silence: Mutex<Option<(String, Silence)>>,
     late: Mutex<Option<(String, Bytes, Expected)>>,
     refuses_deletes: AtomicBool,
+    hangs_on_deletes: AtomicBool,
     refused: Mutex<Option<String>>,
     held: Mutex<Option<String>>,
     released: Notify,
@@ -130,6 +131,11 @@ impl SilentStore {
         self.refuses_deletes.store(refuse, Ordering::Relaxed);
     }
 
+    /// Answers no deletion any more.
+    pub(crate) fn hang_on_deletes(&self) {
+        self.hangs_on_deletes.store(true, Ordering::Relaxed);
+    }
+
     /// Makes the change that was put off.
     pub(crate) async fn make_late(&self) -> Result<Version, MetadataError> {
         let (key, value, expected) = self.late.lock().take().expect("a change was put off");
@@ -172,6 +178,9 @@ impl MetadataStore for SilentStore {
     }
 
     async fn delete(&self, key: &str, version: Version) -> Result<(), MetadataError> {
+        if self.hangs_on_deletes.load(Ordering::Relaxed) {
+            pending::<()>().await;
+        }
         if self.refuses_deletes.load(Ordering::Relaxed) {
             let reason = "told to refuse".into();
             return Err(MetadataError::Unavailable { key: key.into(), reason });

@@ -218,7 +218,7 @@ impl Inner {
     pub(super) fn let_go(self: &Arc<Self>) {
         self.floor_moved.notify_waiters();
         if self.trim_is_due() && !self.trimming.swap(true, Ordering::AcqRel) {
-            self.runtime.spawn(trim_while_due(Arc::downgrade(self)));
+            self.delete_in_task(trim_while_due(Arc::downgrade(self)));
         }
     }
 

@@ -9,6 +9,7 @@ use georepl_storage::{
     LedgerOptions, LedgerState, LedgerWriter, MetadataError, recover,
 };
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use super::append::Replies;
 use super::error::{CloseError, OpenError, Refusal};
@@ -17,14 +18,15 @@ use super::{
     Confirmations, Current, Door, Ending, Inner, Intake, ManagedLedger, ManagedLedgerConfig,
     Progress, State, now_ms,
 };
-use crate::position::Place;
+use crate::names::FOR_TOPIC;
+use crate::position::{Offset, Place};
 use crate::records::{ListedEnd, ListedLedger};
 
 /// How many ledgers in a row may fail with nothing confirmed before the topic takes no more appends. The first may have
 /// met bookies that are about to leave the registry; three in a row say that this storage cannot be written to.
 const LEDGERS_FAILED_IN_ROW_MAX: u32 = 3;
 
-/// How long a close waits for ledgers that are being deleted. The next opening deletes what is left.
+/// How long a close waits for ledgers that are being deleted. What is left is noted, and the next opening deletes it.
 const DELETION_PATIENCE: Duration = Duration::from_secs(1);
 
 impl ManagedLedger {
@@ -46,7 +48,8 @@ impl ManagedLedger {
         }
         inner.stop_waiting();
         // Or a topic that is opened often and for a moment would leave a ledger behind each time.
-        let _ = tokio::time::timeout(DELETION_PATIENCE, inner.delete_ledgers()).await;
+        let patience_until = Instant::now() + DELETION_PATIENCE;
+        let _ = tokio::time::timeout_at(patience_until, inner.delete_ledgers()).await;
         let closed = inner.close_current().await;
         // Under the register's lock, so that no cursor is registered behind the closed door.
         {
@@ -56,10 +59,50 @@ impl ManagedLedger {
         let cursors = inner.registered_by_name().map(|(_, cursor)| cursor.closed());
         // At once, so that none waits for the others' bookies.
         futures::future::join_all(cursors).await;
+        inner.end_deletions(patience_until).await;
         inner.handles.clear();
         closed
     }
 }
+
+impl ManagedLedger {
+    /// Begins another ledger if the last one has entries that nobody needs any more and is as old as the retention time, or
+    /// [`ROLLOVER_AGE`] if there is none: the last ledger of a topic never goes, so an idle topic would keep it for ever.
+    /// Time alone does not bring it about.
+    pub fn roll_over_aged(&self) {
+        let inner = &self.0;
+        let floor = inner.floor();
+        let mut state = inner.state.lock();
+        if state.is_aged(floor, now_ms())
+            && let Some(current) = &mut state.current
+        {
+            current.progress = Progress::RollingOver;
+            // Only a close waits for its end.
+            drop(inner.start_rollover());
+        }
+    }
+}
+
+impl State {
+    fn is_aged(&self, floor: Offset, now_ms: u64) -> bool {
+        let (Some(time), Some(current)) = (self.retention.time, &self.current) else {
+            return false;
+        };
+        // With no time at all each entry would have a ledger of its own.
+        let age_max = if time.is_zero() { ROLLOVER_AGE } else { time };
+        let age_ms = now_ms.saturating_sub(current.created_at_ms);
+        let open = self.chain.ledgers().next_back();
+        matches!(self.intake, Intake::Open)
+            && current.progress == Progress::Writing
+            && self.queue.len() == 0
+            && open.is_some_and(|info| info.entries > 0)
+            && floor >= self.chain.end()
+            && u128::from(age_ms) >= age_max.as_millis()
+    }
+}
+
+/// How old the last ledger of a topic becomes whose entries go as soon as they are acknowledged.
+pub const ROLLOVER_AGE: Duration = Duration::from_secs(600);
 
 impl Intake {
     /// How grave the reason is for which appends are refused.
@@ -89,11 +132,8 @@ impl Intake {
 
 impl Inner {
     pub(super) async fn create_ledger(self: &Arc<Self>) -> Result<LedgerWriter, CreateError> {
-        let custom = [
-            ("application", "pulsar"),
-            ("component", "managed-ledger"),
-            ("pulsar/managed-ledger", &self.path),
-        ];
+        let custom =
+            [("application", "pulsar"), ("component", "managed-ledger"), (FOR_TOPIC, &self.path)];
         let custom = custom.map(|(key, value)| (key.to_owned(), value.as_bytes().to_vec()));
         let options = LedgerOptions {
             sizes: self.config.sizes,

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use georepl_storage::{LedgerId, MetadataError};
+use tokio::time::Instant;
 
 use super::error::{AppendError, BacklogFull, ChangeError, CloseError, Refusal};
 use super::{Inner, Intake, ManagedLedger, State, now_ms};
@@ -120,14 +121,25 @@ const DELETING: &str = "georepl.deleting";
 /// The property with the topic's own retention.
 const RETENTION: &str = "georepl.retention";
 
+/// Ledgers that are noted as to be deleted. A number that is none can only be somebody else's: it is left alone.
+fn deleting_in(noted: Option<&str>) -> impl Iterator<Item = LedgerId> {
+    let noted = noted.unwrap_or_default().split(',');
+    noted.filter_map(|id| id.parse().ok()).map(LedgerId)
+}
+
+/// Whether the record of a topic lists a ledger, or notes that it is to be deleted.
+pub(crate) fn has_in_record(record: &TopicRecord, ledger: LedgerId) -> bool {
+    let mut deleting = deleting_in(record.properties.get(DELETING).map(String::as_str));
+    record.ledgers.iter().any(|listed| listed.ledger == ledger)
+        || deleting.any(|noted| noted == ledger)
+}
+
 impl Recorded {
     /// What was found under the topic's key, of which `record` was read.
     pub(super) fn new(own: OwnRecord, record: &TopicRecord) -> Self {
         let mut properties = record.properties.clone();
         properties.remove(OWNER);
-        let deleting = properties.remove(DELETING).unwrap_or_default();
-        // A number that is none can only be somebody else's: it is left alone.
-        let deleting = deleting.split(',').filter_map(|id| id.parse().ok()).map(LedgerId).collect();
+        let deleting = deleting_in(properties.remove(DELETING).as_deref()).collect();
         let retention = properties.remove(RETENTION);
         let noted = Noted { properties, terminated: record.terminated, deleting, retention };
         let token = format!("{:016x}", fastrand::u64(..));
@@ -435,7 +447,22 @@ impl Inner {
     /// Deletes, in a task, what the record lists no more.
     pub(super) fn start_deleting(self: &Arc<Self>) {
         let inner = self.clone();
-        self.runtime.spawn(async move { inner.delete_ledgers().await });
+        self.delete_in_task(async move { inner.delete_ledgers().await });
+    }
+
+    pub(super) fn delete_in_task(&self, deletion: impl Future<Output = ()> + Send + 'static) {
+        let mut deletions = self.deletions.lock();
+        // Those that have ended.
+        while deletions.try_join_next().is_some() {}
+        deletions.spawn_on(deletion, &self.runtime);
+    }
+
+    /// Ends the tasks that delete ledgers: those that do not end by then are dropped.
+    pub(super) async fn end_deletions(&self, patience_until: Instant) {
+        let mut deletions = std::mem::take(&mut *self.deletions.lock());
+        let all = async { while deletions.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout_at(patience_until, all).await;
+        deletions.shutdown().await;
     }
 
     /// Deletes what the record lists no more, without holding it up. What is not deleted stays noted.

@@ -65,3 +65,28 @@ async fn what_was_true_before_a_cursor_went_back_does_not_count_after() {
     assert_eq!(topic.0.floor(), Offset::new(10));
     drop(cursor);
 }
+
+/// A region whose topics are closed is opened again at once, and needs what they used.
+#[tokio::test(start_paused = true)]
+async fn nothing_of_a_closed_topic_is_left_that_deletes_ledgers_and_the_next_owner_does() {
+    let region = Region::new();
+    let retention = Retention::NONE;
+    let config = ManagedLedgerConfig { ledger_entries_max: 4, retention, ..Default::default() };
+    let topic = region.topic_with(config).await;
+    let cursor = ManagedCursor::open(&topic, "c", StartAt::Earliest).await.unwrap();
+    let positions = append(&topic, 10).await;
+    region.store.hang_on_deletes();
+    // Of the topic, and of the cursor, whose state moves from a ledger to its record when it is closed.
+    cursor.mark_delete(positions[9]).await.unwrap();
+    while topic.start() < Offset::new(8) {
+        tokio::task::yield_now().await;
+    }
+    let started = tokio::time::Instant::now();
+    topic.close().await.unwrap();
+    assert!(started.elapsed() <= Duration::from_secs(1), "{:?}", started.elapsed());
+    let inner = Arc::downgrade(&topic.0);
+    drop((topic, cursor));
+    assert!(inner.upgrade().is_none(), "a task has it");
+    let noted = stored_record(&region).await.properties["georepl.deleting"].clone();
+    assert_eq!(noted, format!("{},{}", positions[0].ledger, positions[4].ledger));
+}
