@@ -174,8 +174,8 @@ fn newer_and_damaged_regions_are_named_and_not_touched() {
     let site = Site::new();
     site.publish(&["one"]);
     let manifest = fs::read(site.file("region.json")).expect("it was written");
-    fs::write(site.file("region.json"), r#"{"format": 2}"#).expect("it is writable");
-    assert_refused(&site.on_west(&["status"]), 1, "format 2");
+    fs::write(site.file("region.json"), r#"{"format": 3}"#).expect("it is writable");
+    assert_refused(&site.on_west(&["status"]), 1, "format 3");
     fs::write(site.file("region.json"), &manifest[..10]).expect("it is writable");
     assert_refused(&site.on_west(&["status"]), 1, "region.json");
     fs::write(site.file("region.json"), &manifest).expect("it is writable");

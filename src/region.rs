@@ -4,6 +4,7 @@ mod builder;
 mod directory;
 mod error;
 mod garbage;
+mod orphans;
 mod renewal;
 mod space;
 mod topics;
@@ -17,13 +18,13 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::{StreamExt, stream};
 use georepl_cursor::{
-    ChangeError, DeleteError, ManagedLedger, ManagedLedgerConfig, Refusal, Retention, topic_exists,
-    topics,
+    ChangeError, CloseError, DeleteError, ManagedLedger, ManagedLedgerConfig, ROLLOVER_AGE,
+    Refusal, Retention, topic_exists, topics,
 };
 use georepl_replicator::{EmbeddedTopic, EmbeddedTopicConfig, EmbeddedTopics};
 use georepl_storage::fault::FaultTransport;
 use georepl_storage::{
-    BookieRegistry, BookieTransport, ClientConfig, DeleteLedgersError, DurableBookies,
+    BookieId, BookieRegistry, BookieTransport, ClientConfig, DeleteLedgersError, DurableBookies,
     LedgerClient, LedgerId, MemoryBookieRegistry, MemoryBookies, MetadataError, MetadataStore,
     RegisteredBookie,
 };
@@ -33,6 +34,7 @@ use tokio::task::JoinSet;
 pub use builder::RegionBuilder;
 pub use directory::Absent;
 pub use error::{CloseRegionError, MissingBookie, OpenRegionError, RenewRegionBookieError};
+use garbage::{Attendance, Watched};
 use topics::Topics;
 
 /// A region. Its topics are made when they are first asked for, and kept. A topic whose log failed is opened again when
@@ -42,7 +44,8 @@ use topics::Topics;
 /// [`Region::close`] is safe, but the next opening has to recover the last ledger of each topic; the drop may block for
 /// as long as the disk takes over what was accepted.
 ///
-/// Entries of deleted ledgers are dropped by its bookies after deletions and at its opening. If the retention of an open
+/// Entries of deleted ledgers are dropped by its bookies after deletions and at its opening. Ledgers that a process left
+/// which ended while it created them are deleted some seconds later. If the retention of an open
 /// topic has a time, open topics are trimmed from time to time.
 ///
 /// ```
@@ -64,7 +67,7 @@ pub struct Region {
     settings: Settings,
     bookies: Arc<Bookies>,
     transport: Arc<FaultTransport>,
-    store: Arc<dyn MetadataStore>,
+    store: Arc<Watched>,
     client: LedgerClient,
     topics: Arc<Topics>,
     missing: Vec<MissingBookie>,
@@ -124,7 +127,8 @@ impl Region {
         let deleted = Arc::new(Notify::new());
         // What an earlier process has deleted.
         deleted.notify_one();
-        let store: Arc<dyn MetadataStore> = Arc::new(garbage::Watched::new(store, deleted.clone()));
+        let store = Arc::new(Watched::new(store, deleted.clone()));
+        let attendance = if missing.is_empty() { Attendance::All } else { Attendance::Some };
         let bookies = Arc::new(bookies);
         let transport = Arc::new(FaultTransport::new(bookies.transport()));
         let registry = bookies.registry();
@@ -132,7 +136,9 @@ impl Region {
             LedgerClient::new(transport.clone(), store.clone(), registry, settings.client.clone());
         let topics = Arc::<Topics>::default();
         let mut tasks = JoinSet::new();
-        tasks.spawn(collect_garbage(Arc::downgrade(&bookies), Arc::downgrade(&store), deleted));
+        let (weak_bookies, weak_store) = (Arc::downgrade(&bookies), Arc::downgrade(&store));
+        tasks.spawn(collect_garbage(weak_bookies.clone(), attendance, weak_store.clone(), deleted));
+        tasks.spawn(delete_orphans(weak_bookies, weak_store, settings.client.clone()));
         tasks.spawn(space::look_for_it(Arc::downgrade(&bookies)));
         let aging = Aging::default();
         tasks.spawn(trim_from_time_to_time(Arc::downgrade(&topics), aging.clone()));
@@ -181,6 +187,15 @@ impl Region {
     /// The bookies that serve now.
     pub fn registered(&self) -> Arc<[RegisteredBookie]> {
         self.bookies.registry().bookies().borrow().clone()
+    }
+
+    /// The bookies that were opened and serve no more, because their disk failed. They are tried again every few
+    /// seconds.
+    pub fn failed(&self) -> Vec<BookieId> {
+        let registered = self.registered();
+        let mut opened = self.bookies.ids();
+        opened.retain(|id| registered.iter().all(|bookie| bookie.id != *id));
+        opened
     }
 
     /// The bookies of a region in memory; none on disk.
@@ -301,6 +316,8 @@ impl EmbeddedTopics for Region {
             Some(topic) => match topic.ledger().refusal() {
                 None | Some(Refusal::Terminated { .. }) => return Ok(topic.clone()),
                 Some(Refusal::WriteFailed { .. }) => Some(topic.clone()),
+                // Nobody else has the directory: it is its last ledger alone that somebody here has recovered.
+                Some(Refusal::Fenced { .. }) if self.directory.is_some() => Some(topic.clone()),
                 // Whoever closed or took it has decided that it ends here.
                 Some(
                     refusal @ (Refusal::Closed { .. }
@@ -318,7 +335,11 @@ impl EmbeddedTopics for Region {
         // known to anybody.
         let opening = tokio::spawn(async move {
             if let Some(failed) = &failed {
-                failed.ledger().close().await.map_err(words)?;
+                match failed.ledger().close().await {
+                    // Its end is what the recovery found.
+                    Ok(()) | Err(CloseError::Fenced { .. }) => {}
+                    Err(error) => return Err(words(error)),
+                }
             }
             let log = ManagedLedger::open(&name, client, store, settings.ledgers).await;
             let log = log.map_err(words)?;
@@ -365,6 +386,14 @@ impl Bookies {
         }
     }
 
+    /// Those that were opened.
+    fn ids(&self) -> Vec<BookieId> {
+        match self {
+            Self::Memory(memory) => memory.bookies.ids().collect(),
+            Self::Disk(bookies) => bookies.ids().collect(),
+        }
+    }
+
     async fn ledgers(&self) -> BTreeSet<LedgerId> {
         match self {
             Self::Memory(memory) => memory.bookies.ledgers(),
@@ -386,13 +415,14 @@ impl Bookies {
 /// Lets the bookies drop what was deleted, each time that something was, as long as the region is there.
 async fn collect_garbage(
     bookies: Weak<Bookies>,
-    store: Weak<dyn MetadataStore>,
+    attendance: Attendance,
+    store: Weak<Watched>,
     deleted: Arc<Notify>,
 ) {
     loop {
         deleted.notified().await;
         let (Some(bookies), Some(store)) = (bookies.upgrade(), store.upgrade()) else { return };
-        match garbage::collect(&bookies, &*store).await {
+        match garbage::collect(&bookies, attendance, &*store).await {
             Ok(0) => {}
             Ok(ledgers) => tracing::info!(ledgers, "the bookies have dropped deleted ledgers"),
             Err(error) => tracing::warn!("deleted ledgers are dropped later: {error}"),
@@ -400,9 +430,27 @@ async fn collect_garbage(
     }
 }
 
-/// The time after which entries go for which somebody has to look. With a time of 0 they go when they are acknowledged.
+/// Deletes, once, what earlier processes have created and nobody names. Not at once: a command that is over in a moment
+/// does not pay for looking at every ledger.
+async fn delete_orphans(bookies: Weak<Bookies>, store: Weak<Watched>, config: ClientConfig) {
+    tokio::time::sleep(ORPHANS_AFTER).await;
+    let (Some(bookies), Some(store)) = (bookies.upgrade(), store.upgrade()) else { return };
+    let held = bookies.ledgers().await;
+    let client = LedgerClient::new(bookies.transport(), store.clone(), bookies.registry(), config);
+    match orphans::delete(&store, &held, &client).await {
+        Ok(0) => {}
+        Ok(ledgers) => tracing::info!(ledgers, "ledgers that nobody names are deleted"),
+        Err(error) => tracing::warn!("ledgers that nobody names stay: {error}"),
+    }
+}
+
+/// Long enough for a command to end, short beside the life of a process that serves.
+const ORPHANS_AFTER: Duration = Duration::from_secs(5);
+
+/// The time after which entries go for which somebody has to look. With a time of 0 they go when they are acknowledged,
+/// but for those in the last ledger.
 fn aged_after(retention: Retention) -> Option<Duration> {
-    retention.time.filter(|time| !time.is_zero())
+    retention.time.map(|time| if time.is_zero() { ROLLOVER_AGE } else { time })
 }
 
 fn note_time(aging: &Aging, time: Option<Duration>) {
@@ -442,6 +490,7 @@ async fn trim_from_time_to_time(topics: Weak<Topics>, aging: Aging) {
 }
 
 /// Trims the open topics that have something to let go, several at once, and finds out again which time is the shortest.
+/// A topic whose last ledger is old begins another, so that the old one goes when its time comes.
 async fn trim_aged(topics: &Topics, aging: &Aging) {
     // Before the topics are looked at: what is noted from now on is not lost.
     let before = aging.send_replace(None);
@@ -455,6 +504,7 @@ async fn trim_aged(topics: &Topics, aging: &Aging) {
         let Some(topic) = &*topic else { continue };
         let retention = topic.ledger().retention();
         shortest = shorter(shortest, aged_after(retention));
+        topic.ledger().roll_over_aged();
         if topic.ledger().expired(&retention).ledgers > 0 {
             due.push(topic.clone());
         }

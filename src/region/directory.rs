@@ -2,7 +2,7 @@
 //!
 //! | file | what it is |
 //! |---|---|
-//! | `region.json` | the manifest: format, name, bookies; written first, and never changed |
+//! | `region.json` | the manifest: format, name, bookies, and a digest of them; written first, and never changed |
 //! | `lock` | locked as long as any file of the region is open; the lock dies with the process |
 //! | `metadata.redb`, `bookie-ID.redb` | what the region holds |
 //! | `socket` | where the process that holds it may serve others |
@@ -27,8 +27,8 @@ pub enum Absent {
     Refuse,
 }
 
-/// The version of the directory's layout. A newer one is refused by name.
-const FORMAT: u64 = 1;
+/// The version of the directory's layout. Another one is refused by name.
+const FORMAT: u64 = 2;
 
 const MANIFEST: &str = "region.json";
 const MANIFEST_UNFINISHED: &str = "region.json.new";
@@ -42,6 +42,7 @@ pub(super) struct Manifest {
     format: u64,
     pub(super) name: String,
     pub(super) bookies: Vec<String>,
+    digest: u32,
 }
 
 /// A directory that this process holds.
@@ -67,7 +68,16 @@ impl Manifest {
             return Err(OpenRegionError::InvalidName { name: name.to_owned() });
         }
         let bookies = (1..=bookies).map(|n| format!("{name}-bookie-{n}")).collect();
-        Ok(Self { format: FORMAT, name: name.to_owned(), bookies })
+        let manifest = Self { format: FORMAT, name: name.to_owned(), bookies, digest: 0 };
+        Ok(Self { digest: manifest.digest(), ..manifest })
+    }
+
+    /// CRC32C over the names, each with a line's end.
+    fn digest(&self) -> u32 {
+        let names = std::iter::once(&self.name).chain(&self.bookies);
+        names.fold(0, |digest, name| {
+            crc32c::crc32c_append(crc32c::crc32c_append(digest, name.as_bytes()), b"\n")
+        })
     }
 }
 
@@ -267,14 +277,19 @@ fn read_manifest(path: &Path) -> Result<Option<Manifest>, OpenRegionError> {
         reason: error.to_string(),
     };
     let Versioned { format } = serde_json::from_slice(&text).map_err(damaged)?;
-    if format > FORMAT {
-        return Err(OpenRegionError::NewerFormat {
+    if format != FORMAT {
+        return Err(OpenRegionError::OtherFormat {
             directory: path.to_owned(),
             found: format,
             known: FORMAT,
         });
     }
-    serde_json::from_slice(&text).map(Some).map_err(damaged)
+    let manifest: Manifest = serde_json::from_slice(&text).map_err(damaged)?;
+    if manifest.digest != manifest.digest() {
+        let reason = "its digest is of other names".into();
+        return Err(OpenRegionError::Damaged { file, reason });
+    }
+    Ok(Some(manifest))
 }
 
 /// Creates a directory and those it lies in, with their names: a directory whose name is lost is lost.
@@ -458,15 +473,28 @@ mod tests {
     }
 
     #[test]
-    fn newer_format_and_damaged_manifest_are_refused_by_name() {
+    fn other_format_and_damaged_manifest_are_refused_by_name() {
         let temporary = tempfile::tempdir().unwrap();
         let path = temporary.path().join("west");
         drop(Directory::open(&path, &wanted()).unwrap());
-        fs::write(path.join(MANIFEST), r#"{"format": 2, "shape": "new"}"#).unwrap();
-        let error = refused(&path, &wanted());
-        assert!(matches!(error, OpenRegionError::NewerFormat { found: 2, known: 1, .. }));
-        fs::write(path.join(MANIFEST), r#"{"format": 1, "na"#).unwrap();
+        let whole = fs::read(path.join(MANIFEST)).unwrap();
+        for format in [1, 3] {
+            let text = format!(r#"{{"format": {format}, "shape": "another"}}"#);
+            fs::write(path.join(MANIFEST), text).unwrap();
+            let error = refused(&path, &wanted());
+            assert!(matches!(error, OpenRegionError::OtherFormat { known: 2, .. }), "{error}");
+        }
+        fs::write(path.join(MANIFEST), r#"{"format": 2, "na"#).unwrap();
         let error = refused(&path, &wanted());
         assert!(error.to_string().contains(MANIFEST), "{error}");
+        // Or a bit makes another name of it, or another bookie.
+        for at in 0..whole.len() {
+            let mut flipped = whole.clone();
+            flipped[at] ^= 1;
+            fs::write(path.join(MANIFEST), &flipped).unwrap();
+            if let Ok(manifest) = read_manifest(&path) {
+                assert_eq!(serde_json::to_vec_pretty(&manifest.unwrap()).unwrap(), whole, "{at}");
+            }
+        }
     }
 }

@@ -89,17 +89,17 @@ pub enum OpenRegionError {
         /// The process, if it has said so.
         pid: Option<u32>,
     },
-    /// It was begun by a later version of this program.
+    /// It was begun by a version of this program with another format.
     #[error(
-        "the region in {} has format {found}, this version reads up to format {known}; use a later version",
+        "the region in {} has format {found}, this version reads format {known}; use the version that wrote it",
         .directory.display()
     )]
-    NewerFormat {
+    OtherFormat {
         /// The directory.
         directory: PathBuf,
         /// The format it says it has.
         found: u64,
-        /// The newest that is read.
+        /// The one that is read.
         known: u64,
     },
     /// A file of it is not what was written.
@@ -167,7 +167,7 @@ impl OpenRegionError {
             | Self::ManifestGone { .. }
             | Self::MetadataGone { .. }
             | Self::InsideAnother { .. }
-            | Self::NewerFormat { .. }
+            | Self::OtherFormat { .. }
             | Self::Damaged { .. }
             | Self::OtherName { .. }
             | Self::InvalidName { .. }

@@ -1,15 +1,19 @@
 //! Entries of ledgers that were deleted, and when they go.
 //!
-//! 1. Which ledgers do the bookies hold? A bookie holds a ledger only after its record was stored.
-//! 2. Which ledgers does the metadata store list?
-//! 3. What was held and is not listed was deleted, and its id is never used again: the bookies drop it.
+//! 1. Before the record of a ledger is deleted, a note of that is stored.
+//! 2. A ledger that is noted and has no record was deleted, and its id is never used again: the bookies drop it.
+//! 3. When every bookie of the region has dropped it, the note goes.
 //!
-//! In any other order a ledger could be dropped that was created in between.
+//! That a record is not found says nothing by itself: a damaged store finds less than there is, and its file can be put
+//! back; what bookies have dropped cannot. A note whose ledger has a record is of a deletion that was cut off, and counts
+//! when it is made up for.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use futures::{StreamExt, stream};
 use georepl_storage::{
     DeleteLedgersError, Expected, LedgerId, MetadataError, MetadataStore, Version, Versioned,
     ledger_key,
@@ -25,37 +29,99 @@ pub(super) enum Error {
     Bookie(#[from] DeleteLedgersError),
     #[error(transparent)]
     Metadata(#[from] MetadataError),
+    #[error("{folder}/{name} names no ledger; restore the metadata from a copy")]
+    NoLedger { folder: &'static str, name: String },
+}
+
+/// Whether all bookies of a region are open: what one has that is not may show later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Attendance {
+    All,
+    Some,
 }
 
 /// Lets the bookies drop what was deleted. Says how many ledgers that were.
-pub(super) async fn collect(bookies: &Bookies, store: &dyn MetadataStore) -> Result<usize, Error> {
-    let mut doomed = bookies.ledgers().await;
-    for name in store.children(LEDGERS).await? {
-        // What is no ledger's record names no ledger to keep.
-        if let Some(ledger) = name.strip_prefix('L').and_then(|id| id.parse().ok()) {
-            doomed.remove(&LedgerId(ledger));
+pub(super) async fn collect(
+    bookies: &Bookies,
+    attendance: Attendance,
+    store: &dyn MetadataStore,
+) -> Result<usize, Error> {
+    let mut doomed = Vec::new();
+    for ledger in ledgers_in(store, NOTES).await? {
+        let Some(note) = store.get(&note_key(ledger)).await? else { continue };
+        if store.get(&ledger_key(ledger)).await?.is_none() {
+            doomed.push((ledger, note.version));
         }
     }
-    let dropped = doomed.len();
-    if dropped > 0 {
-        bookies.delete_ledgers(doomed).await?;
+    if doomed.is_empty() {
+        return Ok(0);
     }
-    Ok(dropped)
+    // Of all bookies, also of those that do not seem to have any: one that has failed does not say.
+    bookies.delete_ledgers(doomed.iter().map(|(ledger, _)| *ledger).collect()).await?;
+    if attendance == Attendance::All {
+        let forgotten =
+            stream::iter(&doomed).for_each_concurrent(AT_ONCE, async |(ledger, note)| {
+                // One that stays is looked at again.
+                let _ = store.delete(&note_key(*ledger), *note).await;
+            });
+        forgotten.await;
+    }
+    Ok(doomed.len())
+}
+
+/// The ledgers whose records or notes are in a folder. If one of them cannot be understood, none is.
+pub(super) async fn ledgers_in(
+    store: &dyn MetadataStore,
+    folder: &'static str,
+) -> Result<Vec<LedgerId>, Error> {
+    let names = store.children(folder).await?;
+    let ledger = |name: String| {
+        let id = name.strip_prefix('L').and_then(|id| id.parse().ok()).map(LedgerId);
+        let whole = id.filter(|id| ledger_key(*id) == format!("{LEDGERS}/{name}"));
+        whole.ok_or(Error::NoLedger { folder, name })
+    };
+    names.into_iter().map(ledger).collect()
 }
 
 /// The folder of the ledgers' records.
-const LEDGERS: &str = "ledgers";
+pub(super) const LEDGERS: &str = "ledgers";
+/// The folder of the notes.
+const NOTES: &str = "deleted";
+/// Notes that are removed at once, and share what the store writes for one.
+const AT_ONCE: usize = 64;
 
-/// A metadata store that says when a ledger was deleted.
+fn note_key(ledger: LedgerId) -> String {
+    format!("{NOTES}/L{:010}", ledger.get())
+}
+
+/// The metadata store of a region: it notes which ledgers are deleted, and knows which were created in this opening.
 pub(super) struct Watched {
-    store: Arc<dyn MetadataStore>,
+    pub(super) store: Arc<dyn MetadataStore>,
     deleted: Arc<Notify>,
+    /// The least id that was given out; the largest number while none was.
+    first_given: AtomicU64,
 }
 
 impl Watched {
     pub(super) fn new(store: Arc<dyn MetadataStore>, deleted: Arc<Notify>) -> Self {
-        debug_assert!(ledger_key(LedgerId(0)).starts_with(LEDGERS), "records are in that folder");
-        Self { store, deleted }
+        Self { store, deleted, first_given: AtomicU64::new(u64::MAX) }
+    }
+
+    /// Every ledger with a lesser id was created in an earlier opening: nobody is creating it. May use up an id.
+    pub(super) async fn first_given(&self) -> Result<LedgerId, MetadataError> {
+        if self.first_given.load(Ordering::Acquire) == u64::MAX {
+            self.allocate_ledger_id().await?;
+        }
+        Ok(LedgerId(self.first_given.load(Ordering::Acquire)))
+    }
+
+    /// Notes that a ledger is about to be deleted.
+    async fn note(&self, ledger: LedgerId) -> Result<(), MetadataError> {
+        match self.store.put(&note_key(ledger), Bytes::new(), Expected::Absent).await {
+            // Or it was noted before.
+            Ok(_) | Err(MetadataError::VersionConflict { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -79,8 +145,11 @@ impl MetadataStore for Watched {
     }
 
     async fn delete(&self, key: &str, version: Version) -> Result<(), MetadataError> {
+        let id = key.strip_prefix(LEDGERS).and_then(|name| name.strip_prefix("/L")?.parse().ok());
+        let Some(ledger) = id.map(LedgerId) else { return self.store.delete(key, version).await };
+        self.note(ledger).await?;
         let deleted = self.store.delete(key, version).await;
-        if deleted.is_ok() && key.split('/').next() == Some(LEDGERS) {
+        if deleted.is_ok() {
             self.deleted.notify_one();
         }
         deleted
@@ -91,6 +160,8 @@ impl MetadataStore for Watched {
     }
 
     async fn allocate_ledger_id(&self) -> Result<LedgerId, MetadataError> {
-        self.store.allocate_ledger_id().await
+        let given = self.store.allocate_ledger_id().await?;
+        self.first_given.fetch_min(given.get(), Ordering::AcqRel);
+        Ok(given)
     }
 }

@@ -3,13 +3,16 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::FutureExt;
-use georepl_cursor::{CloseError, ManagedCursor, Offset, StartAt};
+use georepl_cursor::{ManagedCursor, Offset, StartAt};
 use georepl_replicator::message::{Frame, MessageMetadata, compose};
 use georepl_replicator::{EmbeddedRemote, Replicator, ReplicatorConfig};
 
 use georepl_storage::bookie_rules::Mode;
 use georepl_storage::fault::{CrashDisk, Fault, ReleaseOrder};
-use georepl_storage::{Advice, BookieId, DurableConfig, MemoryMetadataStore};
+use georepl_storage::{
+    Advice, AppendSink, BookieId, DurableConfig, EntryId, Expected, LedgerOptions, LedgerWriter,
+    MemoryMetadataStore, Password, QuorumSizes, ledger_key, write,
+};
 
 use super::*;
 
@@ -229,16 +232,180 @@ async fn bookies_drop_what_was_deleted_and_nothing_else() {
         for topic in [&kept, &deleted] {
             topic.publish(message(0)).await.unwrap();
         }
-        let before = garbage::collect(&region.bookies, &*region.store()).await.unwrap();
+        let before =
+            garbage::collect(&region.bookies, Attendance::All, &*region.store).await.unwrap();
         assert_eq!(before, 0, "every ledger that is held has a record");
         region.delete_topic(&deleted).await.unwrap();
         // Whether its own task or this call comes first.
-        garbage::collect(&region.bookies, &*region.store()).await.unwrap();
+        garbage::collect(&region.bookies, Attendance::All, &*region.store).await.unwrap();
         let [held, listed] = ledgers(&region).await;
         assert!(held.is_subset(&listed) && !held.is_empty(), "{held:?} {listed:?}");
         assert_eq!(payloads(&kept).await, [payload(0)]);
         assert_eq!(region.topics().await.unwrap(), [TOPIC]);
         region.close().await.unwrap();
+    }
+}
+
+/// Whoever recovers the ledger that is written to fences its writer. Nobody else has the directory, so the topic goes on.
+#[tokio::test]
+async fn topic_of_a_region_on_disk_goes_on_when_its_open_ledger_was_recovered() {
+    let temporary = tempfile::tempdir().unwrap();
+    let east = Region::open(temporary.path().join("east")).await.unwrap();
+    let topic = east.topic(TOPIC).await.unwrap();
+    topic.publish(message(0)).await.unwrap();
+    let open = topic.ledger().last_confirmed().unwrap().ledger;
+    east.client().recover(open, &east.ledgers().password).await.unwrap();
+    // Whether it is acknowledged or not is for the writer to say; it hears of the fence.
+    let mut published = 1;
+    while topic.publish(message(published)).await.is_ok() {
+        published += 1;
+    }
+    assert!(matches!(topic.ledger().refusal(), Some(Refusal::Fenced { .. })));
+    let again = east.topic(TOPIC).await.unwrap();
+    again.publish(message(published)).await.unwrap();
+    let expected: Vec<_> = (0..=published).map(payload).collect();
+    assert_eq!(payloads(&again).await, expected);
+    east.close().await.unwrap();
+}
+
+/// Its record may be one that a damaged file hides.
+#[tokio::test]
+async fn bookies_keep_a_ledger_whose_record_is_gone_without_a_deletion() {
+    let temporary = tempfile::tempdir().unwrap();
+    for region in [
+        Region::builder().name("memory").in_memory(),
+        Region::open(temporary.path().join("disk")).await.unwrap(),
+    ] {
+        let topic = region.topic(TOPIC).await.unwrap();
+        topic.publish(message(0)).await.unwrap();
+        let key = ledger_key(topic.ledger().last_confirmed().unwrap().ledger);
+        let before = region.bookies.ledgers().await;
+        // Below what notes deletions.
+        let record = region.store.store.get(&key).await.unwrap().unwrap();
+        region.store.store.delete(&key, record.version).await.unwrap();
+        let collected = garbage::collect(&region.bookies, Attendance::All, &*region.store).await;
+        assert_eq!(collected, Ok(0));
+        assert_eq!(region.bookies.ledgers().await, before);
+    }
+}
+
+/// A bookie that is away still has what the others drop, and drops it when it is back.
+#[tokio::test]
+async fn what_was_deleted_while_a_bookie_was_away_goes_when_it_is_back() {
+    let temporary = tempfile::tempdir().unwrap();
+    let (directory, away) = (temporary.path().join("east"), temporary.path().join("away"));
+    let sizes = QuorumSizes::new(3, 3, 2).unwrap();
+    let open = async || {
+        let ledgers = ManagedLedgerConfig { sizes, ..ManagedLedgerConfig::default() };
+        Region::builder().bookies(4).ledgers(ledgers).open(&directory).await.unwrap()
+    };
+    let east = open().await;
+    // In several ledgers, so that each bookie has some.
+    for n in 0..8 {
+        let topic = east.topic(&format!("a/b{n}")).await.unwrap();
+        topic.publish(message(n)).await.unwrap();
+    }
+    east.close().await.unwrap();
+    drop(east);
+    std::fs::rename(directory.join("bookie-east-bookie-2.redb"), &away).unwrap();
+    let east = open().await;
+    assert_eq!(east.missing().len(), 1);
+    for n in 0..8 {
+        let topic = east.topic(&format!("a/b{n}")).await.unwrap();
+        east.delete_topic(&topic).await.unwrap();
+    }
+    let collected = garbage::collect(&east.bookies, Attendance::Some, &*east.store).await;
+    assert!(collected.unwrap() >= 8);
+    east.close().await.unwrap();
+    drop(east);
+    std::fs::rename(&away, directory.join("bookie-east-bookie-2.redb")).unwrap();
+    let east = open().await;
+    garbage::collect(&east.bookies, Attendance::All, &*east.store).await.unwrap();
+    assert_eq!(ledgers(&east).await, [BTreeSet::new(), BTreeSet::new()]);
+    assert_eq!(east.store.children("deleted").await, Ok(Vec::new()), "and is remembered no more");
+}
+
+struct Unheard;
+
+impl AppendSink for Unheard {
+    fn confirmed(&self, _: LedgerId, _: EntryId) {}
+    fn failed(&self, _: LedgerId, _: write::Error) {}
+}
+
+/// Creates a ledger for somebody, as a process does before it names the ledger.
+async fn created(region: &Region, custom: &[(&str, &str)]) -> LedgerWriter {
+    let custom = custom.iter().map(|(name, value)| ((*name).to_owned(), (*value).into()));
+    let options = LedgerOptions {
+        sizes: region.ledgers().sizes,
+        password: Password::default(),
+        custom: custom.collect(),
+    };
+    region.client().create(options, Arc::new(Unheard)).await.unwrap()
+}
+
+#[tokio::test]
+async fn ledgers_that_earlier_openings_left_to_nobody_are_deleted_and_no_others() {
+    let temporary = tempfile::tempdir().unwrap();
+    let directory = temporary.path().join("east");
+    let path = ("pulsar/managed-ledger", "acme/eu/persistent/orders");
+    let other = ("pulsar/managed-ledger", "acme/eu/persistent/none");
+    let (mut left, mut kept) = (BTreeSet::new(), BTreeSet::new());
+    {
+        let east = Region::open(&directory).await.unwrap();
+        let topic = east.topic(TOPIC).await.unwrap();
+        let cursor = ManagedCursor::open(topic.ledger(), "c", StartAt::Earliest).await.unwrap();
+        for n in 0..3 {
+            topic.publish(message(n)).await.unwrap();
+        }
+        // Its state is in a ledger of its own.
+        cursor.mark_delete(topic.ledger().position_of(Offset::new(1)).unwrap()).await.unwrap();
+        kept.extend(ledgers(&east).await[1].clone());
+        for custom in [
+            &[path][..],
+            &[other],
+            &[path, ("pulsar/cursor", "c")],
+            &[path, ("pulsar/cursor", "gone")],
+        ] {
+            left.insert(created(&east, custom).await.id());
+        }
+        kept.insert(created(&east, &[("application", "mine")]).await.id());
+        let written = created(&east, &[path]).await;
+        written.append([Bytes::from_static(b"what no topic lists")]).unwrap();
+        written.close().await.unwrap();
+        kept.insert(written.id());
+        // The process is killed: neither is closed.
+    }
+    // Its tasks are still ending.
+    let east = loop {
+        match Region::open(&directory).await {
+            Err(OpenRegionError::InUse { .. }) => tokio::task::yield_now().await,
+            opened => break opened.unwrap(),
+        }
+    };
+    let held = east.bookies.ledgers().await;
+    let topic = east.topic(TOPIC).await.unwrap();
+    let listed_now = ledgers(&east).await[1].clone();
+    kept.extend(listed_now.difference(&left));
+    assert!(left.is_subset(&listed_now));
+    // That of somebody who is about to name it.
+    kept.insert(created(&east, &[path]).await.id());
+    let deleted = orphans::delete(&east.store, &held, east.client()).await;
+    assert_eq!(deleted, Ok(left.len()));
+    assert_eq!(ledgers(&east).await[1], kept);
+    assert_eq!(payloads(&topic).await, [0, 1, 2].map(payload));
+    let cursor = ManagedCursor::open(topic.ledger(), "c", StartAt::Earliest).await.unwrap();
+    assert_eq!((cursor.backlog(), cursor.recovery_notes().len()), (1, 0));
+}
+
+#[tokio::test]
+async fn nothing_is_deleted_where_a_record_is_of_no_ledger() {
+    let east = region("east");
+    created(&east, &[("pulsar/managed-ledger", "a/b")]).await;
+    for name in ["ledgers/L0000000", "ledgers/M0000000000", "ledgers/L00000000001"] {
+        let version = east.store.put(name, Bytes::new(), Expected::Absent).await.unwrap();
+        let refused = orphans::delete(&east.store, &BTreeSet::new(), east.client()).await;
+        assert!(refused.unwrap_err().to_string().contains(name));
+        east.store.delete(name, version).await.unwrap();
     }
 }
 
@@ -262,10 +429,12 @@ async fn shortest_time_is_that_of_the_topics_that_are_open_now() {
     drop(busy);
     trim_aged(&east.topics, &east.aging).await;
     assert_eq!(shortest(), Some(2));
-    east.set_retention(&two, Retention::NONE).await.unwrap();
+    east.set_retention(&two, Retention::FOREVER).await.unwrap();
     east.delete_topic(&one).await.unwrap();
     trim_aged(&east.topics, &east.aging).await;
     assert_eq!(shortest(), None, "no timer is armed any more");
+    east.set_retention(&two, Retention::NONE).await.unwrap();
+    assert_eq!(*east.aging.borrow(), Some(ROLLOVER_AGE), "its last ledger is to go, too");
 }
 
 #[tokio::test]
@@ -338,4 +507,60 @@ async fn region_whose_disk_was_full_goes_on_when_there_is_space() {
     tokio::time::timeout(Duration::from_secs(60), goes_on).await.expect("there is space");
     let payloads = payloads(&west.topic(TOPIC).await.unwrap()).await;
     assert_eq!(payloads, (0..=published).map(payload).collect::<Vec<_>>());
+}
+
+/// Others take its place in new ledgers, so nobody has a request for it.
+#[tokio::test]
+async fn bookie_that_failed_is_named_and_comes_back_by_itself() {
+    let disk = Arc::new(CrashDisk::new());
+    let store = Arc::new(MemoryMetadataStore::default());
+    let ids = ["a", "b", "c", "d"].map(BookieId::from);
+    let (bookies, failed) =
+        DurableBookies::open(disk.clone(), ids, &*store, &DurableConfig::default()).await;
+    assert!(failed.is_empty(), "{failed:?}");
+    let bookies = Bookies::Disk(Arc::new(bookies));
+    let west = Region::start("west".into(), Settings::default(), bookies, store, Vec::new(), None);
+    assert_eq!(west.failed(), []);
+    let file = "bookie-a.redb";
+    let content = disk.content(file).unwrap();
+    disk.remove(file);
+    let mut published = 0;
+    while west.failed().is_empty() {
+        let topic = west.topic(&format!("a/b{published}")).await.unwrap();
+        topic.publish(message(published)).await.unwrap();
+        published += 1;
+    }
+    assert_eq!(west.failed(), [BookieId::from("a")]);
+    disk.replace(file, content);
+    let back = async {
+        while !west.failed().is_empty() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), back).await.expect("its file is there again");
+    assert_eq!(west.registered().len(), 4);
+}
+
+#[tokio::test]
+async fn idle_topic_lets_its_last_ledger_go_when_that_is_old() {
+    let ledgers = ManagedLedgerConfig {
+        retention: Retention { time: Some(Duration::from_millis(1)), bytes: None },
+        ..ManagedLedgerConfig::default()
+    };
+    let east = Region::builder().name("east").ledgers(ledgers).in_memory();
+    let topic = east.topic(TOPIC).await.unwrap();
+    topic.publish(message(0)).await.unwrap();
+    let cursor = ManagedCursor::open(topic.ledger(), "c", StartAt::Earliest).await.unwrap();
+    trim_aged(&east.topics, &east.aging).await;
+    assert_eq!(payloads(&topic).await, [payload(0)], "somebody needs it");
+    cursor.clear_backlog().await.unwrap();
+    let goes = async {
+        while topic.ledger().start() < topic.ledger().end() {
+            trim_aged(&east.topics, &east.aging).await;
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), goes).await.expect("nobody needs it");
+    topic.publish(message(1)).await.unwrap();
+    assert_eq!(cursor.backlog(), 1);
 }

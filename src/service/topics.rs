@@ -35,7 +35,14 @@ pub(super) async fn status(host: &Arc<Host>, topics: Vec<String>) -> Result<Stat
         state: "missing".to_owned(),
         reason: Some(missing.error.to_string()),
     });
-    let mut bookies: Vec<_> = serving.into_iter().chain(missing).collect();
+    let failed = region.failed().into_iter().map(|bookie| BookieStatus {
+        bookie: bookie.to_string(),
+        state: "failed".to_owned(),
+        reason: Some(
+            "its disk failed, as the log of the process says; it is tried again".to_owned(),
+        ),
+    });
+    let mut bookies: Vec<_> = serving.into_iter().chain(missing).chain(failed).collect();
     bookies.sort_by(|a, b| a.bookie.cmp(&b.bookie));
     let topics = chosen(host, topics).await?;
     let statuses = of_each(topics, |name| topic_status(host, name)).await;

@@ -284,7 +284,7 @@ pub(crate) struct Status {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct BookieStatus {
     pub(crate) bookie: String,
-    /// `writable`, `read-only` or `missing`.
+    /// `writable`, `read-only`, `missing` or `failed`.
     pub(crate) state: String,
     pub(crate) reason: Option<String>,
 }
