@@ -90,14 +90,16 @@ impl Range {
     /// The next replica of every read that needs one: one batch per bookie, in the order of their ids.
     pub(super) fn requests(&mut self, now: Time) -> BTreeMap<BookieId, Vec<Request>> {
         let mut batches = BTreeMap::<BookieId, Vec<Request>>::new();
-        let replicas = self.metadata.sizes().write();
-        for index in std::mem::take(&mut self.unsent) {
+        let metadata = self.metadata.clone();
+        let replicas = metadata.sizes().write();
+        let unsent = std::mem::take(&mut self.unsent);
+        for &index in &unsent {
             let replica = self.reads[index].asked;
             // Two replicas may have failed since with one left to ask.
             if replica == replicas {
                 continue;
             }
-            let bookie = self.replica(index, replica).clone();
+            let bookie = replica_of(&metadata, self.entry(index), replica);
             let id = self.request_id(index, replica);
             let body = RequestBody::Read { entry: self.entry(index), fence: None };
             let read = &mut self.reads[index];
@@ -113,7 +115,15 @@ impl Range {
             outstanding.insert(Slot::new(replica));
             read.asked += 1;
             read.state = ReadState::Waiting { outstanding, since: now };
-            batches.entry(bookie).or_default().push(Request { id, ledger: self.ledger, body });
+            let request = Request { id, ledger: self.ledger, body };
+            if let Some(batch) = batches.get_mut(bookie) {
+                batch.push(request);
+            } else {
+                // Reads of consecutive entries begin at each bookie of the ensemble in turn.
+                let mut batch = Vec::with_capacity(unsent.len() / metadata.sizes().ensemble() + 1);
+                batch.push(request);
+                batches.insert(bookie.clone(), batch);
+            }
         }
         batches
     }
@@ -132,7 +142,6 @@ impl Range {
         if !waited_for {
             return;
         }
-        let recorded = self.metadata.instance_of(&response.bookie);
         match verified(self.ledger, self.entry(index), response.result) {
             // A good copy is one whichever life of the bookie it comes from.
             Ok(found) => {
@@ -141,6 +150,7 @@ impl Range {
             }
             Err(error) => {
                 // A bookie that was set up anew knows nothing of what it had before.
+                let recorded = self.metadata.instance_of(&response.bookie);
                 let other_life = recorded.is_some()
                     && response.instance.is_some_and(|instance| Some(instance) != recorded);
                 let error = if is_denial(&error) && other_life {
@@ -250,10 +260,7 @@ impl Range {
 
     /// The bookie of a read that stands at this place of its write set.
     fn replica(&self, index: usize, replica: usize) -> &BookieId {
-        let entry = self.entry(index);
-        let slot = self.metadata.sizes().write_set(entry).nth(replica);
-        let slot = slot.expect("no more replicas are asked than the write quorum has");
-        &self.metadata.ensemble_of(entry)[slot.index()]
+        replica_of(&self.metadata, self.entry(index), replica)
     }
 
     /// Names the read, the pass and the replica, so that late answers are told apart.
@@ -266,6 +273,13 @@ impl Range {
     const fn place(id: RequestId) -> (usize, usize) {
         ((id.0 >> PLACE_BITS) as usize, (id.0 & ((1 << REPLICA_BITS) - 1)) as usize)
     }
+}
+
+/// The bookie that stands at this place of the entry's write set.
+fn replica_of(metadata: &LedgerMetadata, entry: EntryId, replica: usize) -> &BookieId {
+    let slot = metadata.sizes().write_set(entry).nth(replica);
+    let slot = slot.expect("no more replicas are asked than the write quorum has");
+    &metadata.ensemble_of(entry)[slot.index()]
 }
 
 /// Bits of a request id that hold a place in a write set, below 64.
