@@ -75,14 +75,15 @@ impl QuorumSizes {
 
     /// The slots that hold `entry`: (entry + i) mod E for i below WQ, which is also the order to read them in.
     pub fn write_set(self, entry: EntryId) -> impl ExactSizeIterator<Item = Slot> + Clone {
-        // The remainder is taken over 64 bits before anything is narrowed: ids may exceed 2^32.
-        self.window((entry.get() % u64::from(self.ensemble)) as u8)
+        self.window(self.first(entry))
     }
 
     /// Whether `slot` is in the write set of `entry`.
     #[must_use]
     pub fn stores(self, slot: Slot, entry: EntryId) -> bool {
-        self.write_set(entry).any(|stored| stored == slot)
+        // How far it comes behind the first, going round.
+        slot.0 < self.ensemble
+            && self.round(slot.0 + self.ensemble - self.first(entry)) < self.write
     }
 
     /// Whether a ledger can still be recovered without these slots: in every write set fewer than AQ of them are
@@ -94,7 +95,18 @@ impl QuorumSizes {
     }
 
     fn window(self, first: u8) -> impl ExactSizeIterator<Item = Slot> + Clone {
-        (0..self.write).map(move |i| Slot((first + i) % self.ensemble))
+        (0..self.write).map(move |i| Slot(self.round(first + i)))
+    }
+
+    /// Where the write set of an entry begins.
+    const fn first(self, entry: EntryId) -> u8 {
+        // The remainder is taken over 64 bits before anything is narrowed: ids may exceed 2^32.
+        (entry.get() % self.ensemble as u64) as u8
+    }
+
+    /// `place`, which is less than twice round the ensemble. Asked several times per entry, so without a division.
+    const fn round(self, place: u8) -> u8 {
+        if place < self.ensemble { place } else { place - self.ensemble }
     }
 }
 

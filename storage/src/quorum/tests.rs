@@ -110,6 +110,10 @@ fn write_sets_are_consecutive_slots_from_the_id_on() {
             let expected: Vec<_> =
                 (0..sizes.write() as u64).map(|i| (id % ensemble + i) % ensemble).collect();
             assert_eq!(slots, expected, "{sizes:?} entry {id}");
+            for slot in (0..ENSEMBLE_SIZE_MAX).map(Slot::new) {
+                let stores = expected.contains(&(slot.index() as u64));
+                assert_eq!(sizes.stores(slot, EntryId(id)), stores, "{sizes:?} entry {id}");
+            }
         }
     }
 }
