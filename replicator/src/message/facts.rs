@@ -157,7 +157,18 @@ impl<'a> Fields<'a> {
         Ok(Field { number, value, encoded: &start[..start.len() - self.0.len()] })
     }
 
+    /// Nearly all are of one byte: tags, and the lengths of names.
     fn varint(&mut self) -> Result<u64, FrameError> {
+        match self.0 {
+            [byte @ ..0x80, rest @ ..] => {
+                self.0 = rest;
+                Ok(u64::from(*byte))
+            }
+            _ => self.long_varint(),
+        }
+    }
+
+    fn long_varint(&mut self) -> Result<u64, FrameError> {
         prost::encoding::decode_varint(&mut self.0).map_err(|e| bad(e.to_string()))
     }
 
@@ -171,6 +182,7 @@ impl<'a> Fields<'a> {
     }
 }
 
+#[cold]
 fn bad(reason: impl std::fmt::Display) -> FrameError {
     undecodable("message metadata", reason)
 }
