@@ -125,7 +125,7 @@ impl<E> Window<E> {
 
     /// The remote answered for a sent entry. False when nothing was unanswered at `position`.
     pub fn settle(&mut self, position: Position, how: Settled) -> bool {
-        let Ok(index) = self.slots.binary_search_by_key(&position, |slot| slot.position) else {
+        let Some(index) = self.find(position) else {
             return false;
         };
         let slot = &mut self.slots[index];
@@ -205,8 +205,8 @@ impl<E> Window<E> {
 
     /// Whether the entry at `position` was sent and has no answer yet.
     pub(crate) fn is_unanswered(&self, position: Position) -> bool {
-        let found = self.slots.binary_search_by_key(&position, |slot| slot.position);
-        found.is_ok_and(|index| matches!(self.slots[index].status, Status::Sent))
+        let found = self.find(position);
+        found.is_some_and(|index| matches!(self.slots[index].status, Status::Sent))
     }
 
     /// The first unanswered entry, from which the remote's answer is awaited.
@@ -234,6 +234,16 @@ impl<E> Window<E> {
     /// Whether an entry was read that is neither sent nor settled.
     pub(crate) fn has_unsent(&self) -> bool {
         self.first_unsent().is_some()
+    }
+
+    /// Where the entry is. As a rule the window lies in one ledger and has all its entries, so that the place is known.
+    fn find(&self, position: Position) -> Option<usize> {
+        let first = self.slots.front()?.position.entry;
+        let likely = position.entry.get().wrapping_sub(first.get()) as usize;
+        match self.slots.get(likely) {
+            Some(slot) if slot.position == position => Some(likely),
+            _ => self.slots.binary_search_by_key(&position, |slot| slot.position).ok(),
+        }
     }
 
     fn first_unsent(&self) -> Option<&Slot<E>> {

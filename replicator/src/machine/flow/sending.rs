@@ -29,6 +29,9 @@ impl<E> Flow<E> {
             let entry = self.window.send_next();
             let previous = self.previous.replace(position);
             accounting.sent(position);
+            if batch.is_empty() {
+                batch.reserve(self.window.len() - self.window.unanswered());
+            }
             batch.push(Outgoing { previous, position, entry });
         }
         if !batch.is_empty() {

@@ -2,6 +2,7 @@
 
 use std::pin::pin;
 use std::sync::Arc;
+use std::vec;
 
 use bytes::BytesMut;
 use futures::FutureExt;
@@ -88,8 +89,8 @@ impl Serving {
     async fn take_sends(&self, decided: mpsc::UnboundedSender<Decided>) {
         let mut sends = Vec::new();
         while self.inbox.recv_into(&mut sends).await.is_ok() {
-            let mut rest = std::mem::take(&mut sends).into_iter().peekable();
-            while rest.peek().is_some() {
+            let mut rest = std::mem::take(&mut sends).into_iter();
+            while !rest.as_slice().is_empty() {
                 match self.decide(next_batch(&mut rest)).await {
                     // Nobody answers any more: the session was lost.
                     Ok(decision) => match decided.send(decision) {
@@ -264,19 +265,17 @@ impl Serving {
     }
 }
 
-/// The next sends up to [`BATCH_BYTES_MAX`], at least one.
+/// The next sends up to [`BATCH_BYTES_MAX`], at least one if there is any.
 pub(in crate::producer) fn next_batch(
-    sends: &mut std::iter::Peekable<impl Iterator<Item = Outgoing<Prepared>>>,
+    sends: &mut vec::IntoIter<Outgoing<Prepared>>,
 ) -> Vec<Outgoing<Prepared>> {
     let mut bytes = 0;
-    let mut batch = Vec::new();
-    while let Some(sent) = sends
-        .next_if(|sent| batch.is_empty() || bytes + sent.entry.frame_bytes() <= BATCH_BYTES_MAX)
-    {
+    let fits = |sent: &&Outgoing<Prepared>| {
         bytes += sent.entry.frame_bytes();
-        batch.push(sent);
-    }
-    batch
+        bytes <= BATCH_BYTES_MAX
+    };
+    let count = sends.as_slice().iter().take_while(fits).count().max(1);
+    sends.take(count).collect()
 }
 
 /// The largest append of a session: many entries, and a small part of the topic's byte budget, which
