@@ -428,12 +428,12 @@ impl Task {
         position: Position,
         stored: bytes::Bytes,
     ) -> Result<Content<Prepared>, FrameError> {
-        let frame = Frame::parse(stored.clone())?;
+        let frame = Frame::parse(stored)?;
         let facts = frame.facts()?;
         Ok(match decide(&facts, &self.shared.config.remote_cluster) {
             Verdict::Pass(reason) => Content::Pass(reason),
             Verdict::Send => {
-                Content::Send(Prepared::new(self.splicer.splice(&facts, position), &stored))
+                Content::Send(Prepared::new(self.splicer.splice(&facts, position)))
             }
         })
     }

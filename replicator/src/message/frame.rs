@@ -5,6 +5,7 @@ use std::fmt;
 use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message;
 
+use super::checksum::joined;
 use super::facts::Facts;
 use super::metadata::{BrokerEntryMetadata, MessageMetadata};
 
@@ -104,6 +105,11 @@ impl Frame {
         self.layout.checksum
     }
 
+    /// All that stands before the payload.
+    pub(super) fn head(&self) -> &[u8] {
+        &self.bytes[..self.layout.payload]
+    }
+
     /// The payload, shared with the entry.
     pub fn payload(&self) -> Bytes {
         self.bytes.slice(self.layout.payload..)
@@ -129,7 +135,7 @@ pub fn compose(metadata: &MessageMetadata, payload: &[u8]) -> Bytes {
     let mut frame = BytesMut::with_capacity(HEADER_BYTES + length + payload.len());
     begin_message(&mut frame, length);
     metadata.encode(&mut frame).expect("a BytesMut grows");
-    seal(&mut frame, payload);
+    seal(&mut frame, crc32c::crc32c(payload), payload.len());
     frame.put_slice(payload);
     frame.freeze()
 }
@@ -142,9 +148,9 @@ pub(super) fn begin_message(frame: &mut BytesMut, metadata_bytes: usize) {
     frame.put_u32(size);
 }
 
-/// Puts the checksum into `head`, which is all of a frame but its payload.
-pub(super) fn seal(head: &mut [u8], payload: &[u8]) {
-    let checksum = crc32c::crc32c_append(crc32c::crc32c(&head[CHECKSUM_END..]), payload);
+/// Puts the checksum into `head`, which is all of a frame but its payload, by the payload's own CRC32C.
+pub(super) fn seal(head: &mut [u8], payload: u32, payload_bytes: usize) {
+    let checksum = joined(crc32c::crc32c(&head[CHECKSUM_END..]), payload, payload_bytes);
     head[CHECKSUM_START..CHECKSUM_END].copy_from_slice(&checksum.to_be_bytes());
 }
 

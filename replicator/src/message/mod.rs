@@ -13,6 +13,7 @@
 //! fields to it ([`Splicer`]). Nothing is decoded and encoded again, so fields that this build does
 //! not know survive, and the payload (batch, compression, encryption) passes byte for byte.
 
+mod checksum;
 mod facts;
 mod frame;
 mod metadata;

@@ -1,12 +1,11 @@
 //! A stored entry becomes the message that is sent to a remote.
 
-use std::fmt::Write;
-
 use bytes::{BufMut, Bytes, BytesMut};
 use georepl_cursor::Position;
 use prost::Message;
 use prost::encoding::{encoded_len_varint, message, string};
 
+use super::checksum::joined;
 use super::facts::{Facts, PROPERTIES, REPLICATED_FROM};
 use super::frame::{HEADER_BYTES, begin_message, seal};
 use super::metadata::{Property, SOURCE_POSITION_PROPERTY};
@@ -18,6 +17,8 @@ pub struct Spliced {
     pub head: Bytes,
     /// The payload.
     pub payload: Bytes,
+    /// CRC32C of the stored entry.
+    pub stored_checksum: u32,
 }
 
 /// Turns the stored entries of one cluster into what is sent.
@@ -84,12 +85,26 @@ impl Splicer {
         message::encode(PROPERTIES, &self.property, head);
         head.put_slice(&self.origin);
         assert_eq!(head.len(), head_bytes, "the metadata has the size written before it");
-        seal(head, &payload);
-        Spliced { head: self.buffer.split().freeze(), payload }
+        // The payload is gone over once for both checksums.
+        let (checksum, bytes) = (crc32c::crc32c(&payload), payload.len());
+        seal(head, checksum, bytes);
+        let stored_checksum = joined(crc32c::crc32c(facts.frame().head()), checksum, bytes);
+        Spliced { head: self.buffer.split().freeze(), payload, stored_checksum }
     }
 
+    /// As it is shown, without the machinery of formatting: every entry has another.
     fn name_position(&mut self, source: Position) {
-        self.property.value.clear();
-        write!(self.property.value, "{source}").expect("a String takes every text");
+        let name = &mut self.property.value;
+        name.clear();
+        push_number(name, source.ledger.get());
+        name.push(':');
+        push_number(name, source.entry.get());
     }
+}
+
+fn push_number(text: &mut String, number: u64) {
+    if number >= 10 {
+        push_number(text, number / 10);
+    }
+    text.push(char::from(b'0' + (number % 10) as u8));
 }

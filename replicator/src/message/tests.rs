@@ -2,6 +2,7 @@ use std::path::PathBuf;
 
 use bytes::{Bytes, BytesMut};
 use georepl_cursor::Position;
+use georepl_storage::{EntryId, LedgerId};
 use proptest::prelude::*;
 use prost::Message;
 use serde_json::{Map, Value, json};
@@ -96,7 +97,7 @@ fn frame_of(metadata_bytes: &[u8], payload: &[u8]) -> Frame {
     let mut frame = BytesMut::new();
     frame::begin_message(&mut frame, metadata_bytes.len());
     frame.extend_from_slice(metadata_bytes);
-    frame::seal(&mut frame, payload);
+    frame::seal(&mut frame, crc32c::crc32c(payload), payload.len());
     frame.extend_from_slice(payload);
     Frame::parse(frame.freeze()).unwrap()
 }
@@ -170,6 +171,23 @@ fn a_spliced_entry_is_what_pulsars_replicator_stored_at_its_remote() {
         }
     }
     assert_eq!(seen, 38);
+}
+
+#[test]
+fn a_spliced_entry_knows_its_source_by_checksum_and_position() {
+    let numbers = [0, 9, 10, 4_294_967_295, i64::MAX as u64];
+    for (entry, at) in all_recorded().into_iter().zip(numbers.into_iter().cycle()) {
+        let frame = Frame::parse(entry.clone()).unwrap();
+        let facts = frame.facts().unwrap();
+        if facts.replicated_from().is_some() {
+            continue;
+        }
+        let source = Position::new(LedgerId(at), EntryId(at));
+        let spliced = Splicer::new("west").splice(&facts, source);
+        assert_eq!(spliced.stored_checksum, crc32c::crc32c(&entry));
+        let named = whole(&spliced).metadata().unwrap().properties.pop().unwrap();
+        assert_eq!((&*named.key, named.value), (SOURCE_POSITION_PROPERTY, source.to_string()));
+    }
 }
 
 #[test]

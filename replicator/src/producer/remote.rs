@@ -184,10 +184,10 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// A spliced entry whose stored bytes were `stored`.
-    pub fn new(spliced: Spliced, stored: &[u8]) -> Self {
-        let Spliced { head, payload } = spliced;
-        Self { head, payload, checksum: crc32c::crc32c(stored) }
+    /// A spliced entry.
+    pub fn new(spliced: Spliced) -> Self {
+        let Spliced { head, payload, stored_checksum } = spliced;
+        Self { head, payload, checksum: stored_checksum }
     }
 
     /// The frame's size in bytes.

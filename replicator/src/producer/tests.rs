@@ -184,11 +184,7 @@ fn send(previous: Option<u64>, entry: u64) -> Outgoing<Prepared> {
     let stored = stored_at_source(entry);
     let frame = Frame::parse(stored.clone()).unwrap();
     let spliced = Splicer::new("west").splice(&frame.facts().unwrap(), at(entry));
-    Outgoing {
-        previous: previous.map(at),
-        position: at(entry),
-        entry: Prepared::new(spliced, &stored),
-    }
+    Outgoing { previous: previous.map(at), position: at(entry), entry: Prepared::new(spliced) }
 }
 
 fn corrupt(previous: Option<u64>, entry: u64) -> Outgoing<Prepared> {
@@ -508,7 +504,7 @@ async fn the_largest_local_message_is_taken_by_an_equal_region() {
     let frame = Frame::parse(entry.payload.clone()).unwrap();
     let cluster = "a-cluster-with-a-name-that-nobody-would-like-to-type";
     let spliced = Splicer::new(cluster).splice(&frame.facts().unwrap(), position);
-    let entry = Prepared::new(spliced, &entry.payload);
+    let entry = Prepared::new(spliced);
     assert!(entry.frame_bytes() > FRAME_BYTES_MAX);
     let ear = Ear::default();
     let mut asked = opening(id(1));
@@ -621,13 +617,11 @@ async fn entry_that_names_another_cluster_than_its_session_is_refused() {
 #[test]
 fn many_bytes_are_appended_in_several_batches() {
     let sizes = [BATCH_BYTES_MAX / 2, BATCH_BYTES_MAX / 2, 1, 2 * BATCH_BYTES_MAX, 1];
-    let mut sends = sizes
-        .into_iter()
-        .map(|size| {
-            let entry = Prepared { head: Bytes::new(), payload: vec![0; size].into(), checksum: 0 };
-            Outgoing { previous: None, position: at(1), entry }
-        })
-        .peekable();
+    let sends = sizes.map(|size| {
+        let entry = Prepared { head: Bytes::new(), payload: vec![0; size].into(), checksum: 0 };
+        Outgoing { previous: None, position: at(1), entry }
+    });
+    let mut sends = Vec::from(sends).into_iter();
     let lengths: Vec<_> = std::iter::from_fn(|| Some(next_batch(&mut sends).len()))
         .take_while(|length| *length > 0)
         .collect();
