@@ -54,6 +54,7 @@ impl ManagedLedger {
                 Err(error) if entries.is_empty() => return Err(error),
                 Err(_) => return Ok(entries),
             };
+            entries.reserve(read.len());
             for (id, payload) in read {
                 let bytes = payload.len() as u64;
                 if bytes > bytes_left && !entries.is_empty() {

@@ -137,6 +137,7 @@ impl<'a> Iterator for Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
+    #[inline]
     fn read(&mut self) -> Result<Field<'a>, FrameError> {
         let start = self.0;
         let tag = u32::try_from(self.varint()?).map_err(|_| bad("a field number is too high"))?;
@@ -158,6 +159,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Nearly all are of one byte: tags, and the lengths of names.
+    #[inline]
     fn varint(&mut self) -> Result<u64, FrameError> {
         match self.0 {
             [byte @ ..0x80, rest @ ..] => {
@@ -168,10 +170,12 @@ impl<'a> Fields<'a> {
         }
     }
 
+    #[cold]
     fn long_varint(&mut self) -> Result<u64, FrameError> {
         prost::encoding::decode_varint(&mut self.0).map_err(|e| bad(e.to_string()))
     }
 
+    #[inline]
     fn take(&mut self, length: usize) -> Result<&'a [u8], FrameError> {
         let (taken, rest) = self
             .0

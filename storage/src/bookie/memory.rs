@@ -189,7 +189,9 @@ impl BookieTransport for MemoryBookies {
             let mut responses = std::mem::take(&mut found.spare);
             responses.reserve(batch.len());
             for request in batch.drain(..) {
-                responses.extend(found.serve(request, sink, &mut outgoing));
+                if let Some(response) = found.serve(request, sink, &mut outgoing) {
+                    responses.push(response);
+                }
             }
             responses
         };
