@@ -432,9 +432,7 @@ impl Task {
         let facts = frame.facts()?;
         Ok(match decide(&facts, &self.shared.config.remote_cluster) {
             Verdict::Pass(reason) => Content::Pass(reason),
-            Verdict::Send => {
-                Content::Send(Prepared::new(self.splicer.splice(&facts, position)))
-            }
+            Verdict::Send => Content::Send(Prepared::new(self.splicer.splice(&facts, position))),
         })
     }
 
