@@ -75,6 +75,26 @@ fn two_faults_and_a_stop_at_any_step_are_survived() {
     check(Bounds { kinds, stops: 1, ..BOUNDS }, reached);
 }
 
+/// Small enough to be explored to its end in seconds, whatever it is built like.
+#[test]
+fn one_fault_of_each_kind_is_survived_by_two_entries() {
+    let kinds = &[
+        Fault::Refuse,
+        Fault::LinkLost,
+        Fault::HalfOpen,
+        Fault::DuplicateReceipt,
+        Fault::ReadError,
+        Fault::ShortRead,
+        Fault::HangingRead,
+        Fault::EarlyTimeout,
+        Fault::OpenFails,
+    ];
+    let small = Bounds { kinds, entries: 2, present: 2, faults: 1, ..BOUNDS };
+    check(small, mark::DRAINED | mark::REFUSED | mark::LATE_SEND);
+    let slow = Bounds { kinds: &[Fault::AppendFailed], slow_appends: true, ..small };
+    check(slow, mark::DRAINED | mark::LATE_SEND);
+}
+
 #[test]
 fn two_reads_in_flight_are_delivered_in_order_whatever_fails() {
     let kinds = &[
@@ -216,6 +236,25 @@ fn restored_copies_of_either_side_block_or_lose_nothing() {
     let kinds = &[Fault::Crash, Fault::LoseLog];
     let reached = mark::DRAINED | mark::BEHIND | mark::STORING;
     check(Bounds { kinds, commands, orders: 1, ..KEPT }, reached);
+}
+
+#[test]
+fn source_that_is_put_back_from_a_copy_blocks_by_name_or_loses_nothing() {
+    let reached = mark::DRAINED | mark::AHEAD | mark::SET_BACK | mark::LATE_SEND;
+    let kinds = &[Fault::PutBack, Fault::LinkLost, Fault::Refuse];
+    let put_back = Bounds { kinds, entries: 3, ..BOUNDS };
+    check(put_back, reached);
+    // Its remote, too, or to before a seek.
+    let kinds = &[Fault::PutBack, Fault::LoseLog, Fault::Crash];
+    check(Bounds { kinds, ..put_back }, reached | mark::BEHIND);
+    let (kinds, commands) = (&[Fault::PutBack], &[Order::SeekBack]);
+    check(Bounds { kinds, commands, orders: 1, entries: 2, ..put_back }, reached | mark::STORING);
+}
+
+#[test]
+fn cursor_that_is_put_back_to_before_it_passed_over_an_entry_blocks_by_name() {
+    let reached = mark::DRAINED | mark::QUARANTINED | mark::CURSOR_BEHIND | mark::SET_BACK;
+    check(Bounds { kinds: &[Fault::PutBack, Fault::Refuse], ..KEPT }, reached);
 }
 
 #[test]

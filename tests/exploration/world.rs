@@ -9,6 +9,7 @@ mod bounds;
 mod outside;
 mod owner;
 mod ports;
+mod put_back;
 mod rules;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -17,7 +18,7 @@ use std::time::Duration;
 use georepl_cursor::{Generation, Offset, Position, Progress, ReadId, ReadOutcome};
 use georepl_replicator::target::{Answered, Opening, Target, Verdict};
 use georepl_replicator::{
-    Backoff, Content, Delivered, Held, Incarnation, Input, Limits, OpenError, PassReason, Reason,
+    Backoff, Content, Delivered, Incarnation, Input, Limits, OpenError, PassReason, Reason,
     Receipt, Refusal, Revision, SessionId, State, Stop, Watermark, run,
 };
 use georepl_storage::{EntryId, LedgerId, Time};
@@ -29,6 +30,7 @@ use outside::Topic;
 pub use owner::{Order, Persistence};
 use owner::{Owner, Stored};
 use ports::{NetworkSide, SourceSide};
+use put_back::{SourceCopy, place};
 pub use rules::{Rules, mark};
 
 type Cursor = georepl_cursor::Machine<u8>;
@@ -52,19 +54,9 @@ enum Message {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Answer {
-    Opened(Option<Position>),
+    Opened(Option<Watermark>),
     OpenFailed(OpenError),
     Receipt(Receipt),
-}
-
-impl Answer {
-    fn into_input(self, session: SessionId) -> Input<u8> {
-        match self {
-            Self::Opened(held) => Input::Opened { session, held: Held::Through(held) },
-            Self::OpenFailed(error) => Input::OpenFailed { session, error },
-            Self::Receipt(receipt) => Input::Receipts { session, receipts: vec![receipt] },
-        }
-    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -100,8 +92,13 @@ pub struct World {
     /// What is durable of the cursor, and what is under way to it.
     stored: Stored,
     orders: u8,
-    /// Which owner of the cursor this is: the first, or the one after so many crashes.
-    owner: u64,
+    /// The version of the cursor's record, which every owner raises.
+    version: u64,
+    copy: SourceCopy,
+    /// How often the source was put back.
+    put_back: u8,
+    /// How often the position of each entry was used for another before.
+    reused: [u8; ENTRIES_MAX],
     /// Entries that a change acknowledged, stored or not.
     acknowledged_by_order: u8,
     /// How often each entry was to be sent again on purpose.
@@ -149,7 +146,7 @@ struct Effects {
 }
 
 pub fn position(entry: u8) -> Position {
-    Position::new(LedgerId(7), EntryId(entry.into()))
+    Position::new(LedgerId(7), EntryId(place(entry).into()))
 }
 
 fn watermark(entry: u8) -> Watermark {
@@ -190,7 +187,10 @@ impl World {
             incarnations: Vec::new(),
             stored: Stored::default(),
             orders: bounds.orders,
-            owner: 1,
+            version: 1,
+            copy: SourceCopy::of_the_start(bounds.present),
+            put_back: 0,
+            reused: [0; ENTRIES_MAX],
             acknowledged_by_order: 0,
             seeks: [0; ENTRIES_MAX],
             given_up: 0,
@@ -272,12 +272,13 @@ impl World {
     }
 
     fn decide(&mut self, entry: u8) -> Delivered<u8> {
-        let passes = self.bounds.filtered[self.filter] >> entry & 1 == 1;
-        let readable = self.unreadable >> entry & 1 == 0;
+        let at = place(entry);
+        let passes = self.bounds.filtered[self.filter] >> at & 1 == 1;
+        let readable = self.unreadable >> at & 1 == 0;
         // Only the decision that was made last excuses an entry from being published, unless a
         // later entry had been stored when the session opened: then it stays passed over.
-        if entry >= self.decided {
-            self.passed = self.passed & !(1 << entry) | u8::from(passes && readable) << entry;
+        if at >= self.decided {
+            self.passed = self.passed & !(1 << at) | u8::from(passes && readable) << at;
         }
         let content = if !readable {
             Content::Unreadable("damaged".into())
@@ -315,7 +316,7 @@ impl World {
         let answer = match message {
             Message::Open(incarnation, revision) => {
                 match self.target.open(session, incarnation, revision) {
-                    Opening::Answered(held) => Some(Answer::Opened(held.map(|held| held.position))),
+                    Opening::Answered(held) => Some(Answer::Opened(held)),
                     Opening::Refused(error) => Some(Answer::OpenFailed(error)),
                     Opening::Waits => None,
                 }
@@ -386,8 +387,7 @@ impl World {
 
     fn opened(&mut self, answered: Option<Answered>) {
         if let Some(answered) = answered {
-            let held = answered.watermark.map(|held| held.position);
-            self.answers.push((answered.session, Answer::Opened(held)));
+            self.answers.push((answered.session, Answer::Opened(answered.watermark)));
         }
     }
 
@@ -398,21 +398,28 @@ impl World {
     }
 
     fn store(&mut self, incarnation: Incarnation, entry: u8) {
-        let excused = self.passed | self.skipped | self.stored.kept();
-        let lower_missing =
-            (0..entry).find(|lower| !self.log.contains(lower) && excused >> lower & 1 == 0);
-        if let Some(lower) = lower_missing {
-            self.breaks(format!("S8: {entry} is stored although {lower} is not and has no reason"));
-        }
-        if self.last_of(incarnation).is_some_and(|last| last >= entry) {
-            self.breaks(format!("S6: {entry} is stored after {:?}", self.log));
-        }
-        let copies = self.log.iter().filter(|&&stored| stored == entry).count();
-        if copies > self.seeks[usize::from(entry)].into() {
-            self.breaks(format!("S7: {entry} is stored again: {:?}", self.log));
+        // What the source no longer has, it is not answerable for.
+        if entry == self.entry_at(place(entry)) {
+            self.check_stored(incarnation, entry);
         }
         self.log.push(entry);
         self.incarnations.push(incarnation);
+    }
+
+    fn check_stored(&mut self, incarnation: Incarnation, entry: u8) {
+        let at = place(entry);
+        let excused = self.passed | self.skipped | self.stored.kept();
+        let lower_missing = (0..at).find(|&lower| !self.holds(lower) && excused >> lower & 1 == 0);
+        if let Some(lower) = lower_missing {
+            self.breaks(format!("S8: {entry} is stored although {lower} is not and has no reason"));
+        }
+        if self.last_of(incarnation).is_some_and(|last| position(last) >= position(entry)) {
+            self.breaks(format!("S6: {entry} is stored after {:?}", self.log));
+        }
+        let copies = self.log.iter().filter(|&&stored| stored == entry).count();
+        if copies > self.seeks[usize::from(at)].into() {
+            self.breaks(format!("S7: {entry} is stored again: {:?}", self.log));
+        }
     }
 
     fn breaks(&mut self, what: String) {
@@ -424,19 +431,31 @@ impl World {
             if keep { self.answers[index].clone() } else { self.answers.remove(index) };
         match &answer {
             Answer::Opened(held) => {
-                self.decided = held.map_or(0, |held| held.entry.get() as u8 + 1);
-                self.input(answer.into_input(session));
+                self.decided = held.map_or(0, |held| held.position.entry.get() as u8 + 1);
+                self.input(self.heard(session, answer));
                 self.note_block();
                 self.went_on();
             }
+            Answer::OpenFailed(OpenError::LaterOwner { newest, .. }) if !self.taken => {
+                self.follow(session, *newest);
+            }
             Answer::OpenFailed(_) => {
-                self.input(answer.into_input(session));
+                self.input(self.heard(session, answer));
                 self.note_block();
             }
             Answer::Receipt(receipt) => {
                 self.failed |= matches!(receipt, Receipt::Gap(_) | Receipt::Refused(..));
-                self.input(answer.into_input(session));
+                self.input(self.heard(session, answer));
             }
+        }
+    }
+
+    /// What the replicator is told of an answer.
+    fn heard(&self, session: SessionId, answer: Answer) -> Input<u8> {
+        match answer {
+            Answer::Opened(held) => Input::Opened { session, held: self.compared(held) },
+            Answer::OpenFailed(error) => Input::OpenFailed { session, error },
+            Answer::Receipt(receipt) => Input::Receipts { session, receipts: vec![receipt] },
         }
     }
 
@@ -500,6 +519,7 @@ impl World {
         sessions.extend(self.in_progress.iter().map(|(of, ..)| *of));
         sessions.extend(session);
         sessions.extend(self.target.open_session());
+        sessions.insert(self.target.newest());
         // Even numbers for those that occur, odd ones for what lies between.
         let rank = |of: SessionId| {
             let below = sessions.iter().filter(|known| **known < of).count() as u64;
@@ -713,7 +733,7 @@ impl World {
             Some(max) => {
                 let max = max.min((bytes / ENTRY_BYTES).max(1));
                 let to = to.get().min(id.from.get().saturating_add(max));
-                Ok((id.from.get()..to).map(|entry| entry as u8).collect())
+                Ok((id.from.get()..to).map(|entry| self.entry_at(entry as u8)).collect())
             }
             None => Err(georepl_cursor::ReadFailed { message: "storage failed".into() }),
         };

@@ -84,6 +84,8 @@ pub enum Fault {
     Crash,
     /// A change of the cursor is made and not stored.
     PersistFails,
+    /// The source is put back from an older copy.
+    PutBack,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

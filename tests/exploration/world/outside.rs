@@ -1,13 +1,13 @@
 //! What others do: the remote, its operators, other users of the cursor, the topic's owner, and
 //! the network with what it kept back.
 
-use georepl_cursor::{Offset, ReadLimits, ReadStart};
+use georepl_cursor::{Offset, ReadLimits, ReadStart, StartAt};
 use georepl_replicator::target::Opening;
 use georepl_replicator::{
-    Held, Incarnation, Input, OpenError, Reason, Revision, SessionId, Stop, StopReason,
+    Command, Held, Incarnation, Input, OpenError, Reason, Revision, SessionId, Stop, StopReason,
 };
 
-use super::{Answer, Fault, LONG, Message, World};
+use super::{Answer, Fault, LONG, Message, World, place};
 
 /// The session of another owner of the cursor, which took it over.
 const LATER_OWNER: SessionId = SessionId { owner: 2, counter: 1 };
@@ -19,7 +19,7 @@ pub enum Outside {
     /// The remote loses everything behind its first so many entries.
     LoseLog(u8),
     /// An operator restores the remote, or finds that nothing was wrong, and stops the replicator
-    /// to start it anew.
+    /// to start it anew; or seeks, when the source itself was put back.
     Restore,
     /// The opening is answered with an entry that the source does not have there.
     AnswerForeign(usize),
@@ -95,7 +95,7 @@ impl World {
             Outside::AnswerForeign(index) => {
                 let (session, answer) = self.fault().answers.remove(index);
                 let Answer::Opened(Some(held)) = answer else { panic!("enabled for openings") };
-                self.input(Input::Opened { session, held: Held::Foreign(held) });
+                self.input(Input::Opened { session, held: Held::Foreign(held.position) });
                 self.note_block();
             }
             Outside::OpenFails(index) => {
@@ -137,7 +137,8 @@ impl World {
             }
             Outside::LateAnswer(index) => {
                 let (session, answer) = self.answers.remove(index);
-                return self.late(answer.into_input(session));
+                let input = self.heard(session, answer);
+                return self.late(input);
             }
             Outside::LateLost => {
                 let message = "late".into();
@@ -177,13 +178,20 @@ impl World {
         self.kept_incarnations = self.incarnations.clone();
         self.incarnations.truncate(kept);
         for &entry in &self.backup[kept..] {
-            let acknowledged = self.mark_delete.max(self.stored.mark_delete());
-            self.lost |= u8::from(u64::from(entry) < acknowledged.get()) << entry;
+            let acknowledged = self.mark_delete.max(self.stored.mark_delete);
+            let at = place(entry);
+            self.lost |= u8::from(u64::from(at) < acknowledged.get()) << at;
         }
         self.reload();
     }
 
     fn restore(&mut self) {
+        let forgot =
+            matches!(self.reason(), Reason::RemoteAhead { .. } | Reason::CursorBehind { .. });
+        if forgot && self.put_back > 0 {
+            // What the source has lost, nobody can restore: it goes on with what it has.
+            return self.input(Input::Command(Command::Seek(StartAt::Earliest)));
+        }
         if !self.backup.is_empty() {
             self.log = std::mem::take(&mut self.backup);
             self.incarnations = std::mem::take(&mut self.kept_incarnations);
@@ -203,11 +211,14 @@ impl World {
     }
 
     pub(super) fn is_blocked(&self) -> bool {
-        let reason = self.replicator.why(self.now, 0).reason;
         matches!(
-            reason,
+            self.reason(),
             Reason::RemoteBehind { .. } | Reason::RemoteAhead { .. } | Reason::CursorBehind { .. }
         )
+    }
+
+    fn reason(&self) -> Reason {
+        self.replicator.why(self.now, 0).reason
     }
 
     /// It ended for good, and was right to.
@@ -224,6 +235,10 @@ impl World {
             }
             Some(StopReason::CursorClosed) => self.topic == Topic::Closed,
             Some(StopReason::LaterOwner(newest)) => self.taken && newest.owner == LATER_OWNER.owner,
+            // It was put back to before a seek.
+            Some(StopReason::LaterIncarnation(newest)) => {
+                self.put_back > 0 && *newest <= self.target.incarnation()
+            }
             Some(_) => false,
         };
         if fair { Ok(()) } else { Err(format!("it ended for good: {:?}", self.replicator.ended())) }

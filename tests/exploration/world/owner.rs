@@ -34,14 +34,18 @@ pub enum Owner {
     /// Storage has read the entry that was released.
     Fetched,
     Crash,
+    /// Somebody copies the source, while it runs.
+    Copy,
+    /// The source is put back to what was copied last.
+    PutBack,
     Order(Command),
 }
 
 /// What is durable of the cursor, and what is under way to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Stored {
-    mark_delete: Offset,
-    progress: Progress,
+    pub(super) mark_delete: Offset,
+    pub(super) progress: Progress,
     passed_over: u8,
     changing: Option<(Change, Offset)>,
     storing: Storing,
@@ -76,10 +80,6 @@ impl Stored {
     /// time may land late.
     pub(super) fn kept(&self) -> u8 {
         self.passed_over
-    }
-
-    pub(super) fn mark_delete(&self) -> Offset {
-        self.mark_delete
     }
 }
 
@@ -117,6 +117,8 @@ impl World {
         on(storing && self.may(Fault::PersistFails), Owner::PersistFails);
         on(self.stored.fetching.is_some(), Owner::Fetched);
         on(self.may(Fault::Crash), Owner::Crash);
+        on(self.may(Fault::PutBack) && self.put_back == 0, Owner::Copy);
+        on(self.may(Fault::PutBack), Owner::PutBack);
         if self.orders > 0 && self.stored.changing.is_none() {
             for &order in self.bounds.commands {
                 for command in self.commands(order) {
@@ -153,10 +155,15 @@ impl World {
             }
             Owner::Fetched => {
                 let entry = self.stored.fetching.take().expect("enabled when there is one");
-                let delivered = self.decide(entry);
+                let delivered = self.decide(self.entry_at(entry));
                 self.input(Input::Fetched(Ok(delivered)));
             }
-            Owner::Crash => self.fault().crash(),
+            Owner::Crash => {
+                let end = self.cursor.end();
+                self.fault().restart(end);
+            }
+            Owner::Copy => self.copy_source(),
+            Owner::PutBack => self.fault().put_back(),
             Owner::Order(command) => {
                 self.orders -= 1;
                 self.input(Input::Command(command));
@@ -179,7 +186,7 @@ impl World {
         }
     }
 
-    fn keep(&mut self) {
+    pub(super) fn keep(&mut self) {
         let acknowledged = self.cursor.mark_delete_offset();
         let is_past = |at: Position| at.entry.get() < acknowledged.get();
         self.cursor.progress_mut().forget_discarded(is_past);
@@ -221,13 +228,17 @@ impl World {
         }
     }
 
-    fn crash(&mut self) {
-        let end = self.cursor.end();
+    /// The source is opened by its next owner, from what is stored.
+    pub(super) fn restart(&mut self, end: Offset) {
         let (mark_delete, progress) = (self.stored.mark_delete, self.stored.progress.clone());
         self.cursor = Cursor::restored(mark_delete, Default::default(), progress.clone(), end);
-        self.owner += 1;
+        self.version += 1;
+        let owner = progress.sessions_after + self.version;
         let (limits, poison) = (self.limits.clone(), self.bounds.poison);
-        self.replicator = Replicator::new(limits, poison, self.owner, &progress);
+        self.replicator = Replicator::new(limits, poison, owner, &progress);
+        // They reach nobody any more, whatever their session is called.
+        self.answers.clear();
+        self.dead = None;
         self.storage.clear();
         self.mailbox.clear();
         self.open_reads.clear();

@@ -11,7 +11,7 @@ use georepl_replicator::{
 };
 
 use super::owner::{Stored, offset_of};
-use super::{Cursor, Effects, Fetch, Message};
+use super::{Cursor, Effects, Fetch, Message, place};
 
 pub(super) struct SourceSide<'a> {
     pub(super) cursor: &'a mut Cursor,
@@ -121,7 +121,7 @@ impl RemotePort<u8> for NetworkSide<'_> {
 
     fn send(&mut self, session: SessionId, batch: Vec<Outgoing<u8>>) {
         self.effects.sends += 1;
-        if let Some(sent) = batch.iter().find(|sent| self.given_up >> sent.entry & 1 == 1) {
+        if let Some(sent) = batch.iter().find(|sent| self.given_up >> place(sent.entry) & 1 == 1) {
             let what = format!("S25: {} is sent although it was given up", sent.entry);
             self.effects.broken.get_or_insert(what);
         }

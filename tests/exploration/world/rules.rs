@@ -44,6 +44,8 @@ pub mod mark {
     pub const RELEASED: u32 = 1 << 19;
     pub const STORING: u32 = 1 << 20;
     pub const GIVEN_UP: u32 = 1 << 21;
+    pub const SET_BACK: u32 = 1 << 22;
+    pub const CURSOR_BEHIND: u32 = 1 << 23;
 }
 
 impl World {
@@ -57,13 +59,17 @@ impl World {
         self.check_acknowledged()?;
         self.check_end()?;
         self.check_receipts()?;
+        self.check_named()?;
         self.check_window(rewinding)?;
         if rewinding_before && rewinding && (effects.reads > 0 || effects.sends > 0) {
             return Err("S13: something was read or sent while a rewind was awaited".into());
         }
         // A cursor found closed ends the replicator in the step of its rewind.
         let session = self.replicator.session();
-        let fenced = self.taken || session.is_none() || self.target.open_session() == session;
+        let fenced = self.taken
+            || session.is_none()
+            || self.target.open_session() == session
+            || self.is_outdone();
         if effects.rewinds > 0 && !fenced {
             return Err("S13: rewound before the old session's sends were settled".into());
         }
@@ -163,7 +169,7 @@ impl World {
             let kept = self.cursor.progress().kept.contains_key(&position(entry));
             let ordered = self.skipped | self.acknowledged_by_order;
             let excused = kept || (self.passed | ordered | self.lost) >> entry & 1 == 1;
-            if !self.log.contains(&entry) && !excused {
+            if !self.holds(entry) && !excused {
                 return Err(format!(
                     "S1: {entry} is acknowledged, but not published and without a reason"
                 ));
@@ -258,6 +264,8 @@ impl World {
             (self.is_releasing(), mark::RELEASED),
             (self.is_storing(), mark::STORING),
             (!self.cursor.progress().discarded.is_empty(), mark::GIVEN_UP),
+            (self.cursor.progress().sessions_after > 0, mark::SET_BACK),
+            (matches!(why, Reason::CursorBehind { .. }), mark::CURSOR_BEHIND),
         ]
         .into_iter()
         .filter_map(|(holds, mark)| holds.then_some(mark))
