@@ -111,6 +111,21 @@ async fn everything_durable_is_found_after_a_crash() {
 }
 
 #[tokio::test]
+async fn what_was_read_and_not_acknowledged_is_read_again_after_a_crash() {
+    let region = Region::new();
+    let topic = region.topic().await;
+    let positions = append(&topic, 6).await;
+    let cursor = cursor(&topic).await;
+    assert_eq!(offsets(&cursor.read_entries(LIMITS).await.unwrap()), [0, 1, 2, 3]);
+    cursor.mark_delete(positions[1]).await.unwrap();
+    drop((topic, cursor));
+    let topic = region.topic().await;
+    let cursor = super::cursor(&topic).await;
+    assert_eq!(cursor.mark_delete_offset(), Offset::new(2));
+    assert_eq!(offsets(&cursor.read_entries(LIMITS).await.unwrap()), [2, 3]);
+}
+
+#[tokio::test]
 async fn recovery_walks_back_over_damaged_snapshots_and_says_so() {
     let region = Region::new();
     let (topic, cursor) = acknowledged(&region).await;
