@@ -53,7 +53,7 @@ impl World {
 
     fn is_foreign(&self, held: Watermark) -> bool {
         let at = held.position.entry.get();
-        at >= self.cursor.end().get() || held.checksum != self.entry_at(at as u8).into()
+        at >= self.cursor.end().get() || held.checksum != u32::from(self.entry_at(at as u8))
     }
 
     pub(super) fn copy_source(&mut self) {
