@@ -176,14 +176,13 @@ struct Executable {
 
 /// The last executable of a test: what it depends on comes before it.
 fn executable(messages: &str) -> Option<Executable> {
-    let built = messages.lines().rev().find_map(|line| {
+    messages.lines().rev().find_map(|line| {
         let message: Value = serde_json::from_str(line).ok()?;
         let is_test = message["profile"]["test"].as_bool()?;
         let path = message["executable"].as_str()?.into();
         let manifest = Path::new(message["manifest_path"].as_str()?);
         is_test.then(|| Executable { path, package: manifest.with_file_name("") })
-    });
-    built
+    })
 }
 
 /// Runs it to its end. Returns what it wrote to its standard output.
