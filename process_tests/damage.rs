@@ -8,7 +8,7 @@ use std::path::Path;
 use fastrand::Rng;
 
 use super::{
-    Site, assert_ok, consumed, copy, fed, georepl, lines, on, publish, refusal, report, stderr,
+    Site, assert_ok, consumed, copy, fed, georepl, lines, publish, refusal, report, stderr,
 };
 
 /// Lines of the region that is damaged.
