@@ -79,6 +79,10 @@ pub struct Window<E> {
     unanswered: usize,
 }
 
+/// Places for entries that an empty window keeps. With more it begins anew, so that a replicator does not hold for ever
+/// what a backlog once needed.
+const KEPT_SLOTS: usize = 16;
+
 impl<E> Window<E> {
     /// An empty window that begins at `head`.
     pub fn new(head: Offset) -> Self {
@@ -165,6 +169,9 @@ impl<E> Window<E> {
         self.head = self.head.plus(1);
         self.next = self.next.saturating_sub(1);
         self.bytes -= slot.bytes;
+        if self.slots.is_empty() && self.slots.capacity() > KEPT_SLOTS {
+            self.slots = VecDeque::new();
+        }
         Some((slot.position, slot.bytes, how))
     }
 
@@ -249,5 +256,31 @@ impl<E> Window<E> {
     fn first_unsent(&self) -> Option<&Slot<E>> {
         let settled = |slot: &&Slot<E>| matches!(slot.status, Status::Settled(_));
         self.slots.iter().skip(self.next).find(|slot| !settled(slot))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use georepl_storage::{EntryId, LedgerId};
+
+    use super::*;
+
+    #[test]
+    fn empty_window_keeps_no_memory_of_a_long_one() {
+        let mut window = Window::new(Offset::ZERO);
+        let position = |n| Position::new(LedgerId(1), EntryId(n));
+        for n in 0..100_000 {
+            window.push(
+                Delivered { position: position(n), bytes: 1, content: Content::Send(n) },
+                None,
+            );
+            window.send_next();
+        }
+        for n in 0..100_000 {
+            assert!(window.settle(position(n), Settled::Published));
+            assert_eq!(window.pop_settled(), Some((position(n), 1, Settled::Published)));
+        }
+        assert!(window.slots.capacity() <= KEPT_SLOTS, "{}", window.slots.capacity());
+        assert_eq!((window.head(), window.bytes()), (Offset::new(100_000), 0));
     }
 }

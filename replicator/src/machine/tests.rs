@@ -34,6 +34,12 @@ fn entries(range: std::ops::Range<u64>) -> ReadOutcome<Delivered<u64>> {
     ReadOutcome::Entries(range.map(deliver).collect())
 }
 
+/// The same of so many bytes each.
+fn sized(range: std::ops::Range<u64>, bytes: u64) -> ReadOutcome<Delivered<u64>> {
+    let deliver = |n| Delivered { position: position(n), bytes, content: Content::Send(n) };
+    ReadOutcome::Entries(range.map(deliver).collect())
+}
+
 fn failed(message: &str) -> ReadOutcome<Delivered<u64>> {
     ReadOutcome::Failed(ReadFailed { message: message.into() })
 }
@@ -127,6 +133,28 @@ fn assert_moved(tested: &mut Tested, outputs: &[Output<u64>]) {
     assert!(matches!(outputs[..], [Output::Read(_)]), "{outputs:?}");
     tested.dispatched(7);
     assert!(matches!(tested.completed(7, entries(7..8))[0], Output::Send { .. }));
+}
+
+#[test]
+fn default_bounds_fill_a_long_link_with_small_entries_too() {
+    // On its way at 1 Gb/s in a round trip of 150 ms.
+    const LINK_BYTES: u64 = 18_750_000;
+    for bytes in [150, 1_100, 65_600, 5 << 20] {
+        let mut tested = Tested::started(reads(1));
+        tested.dispatched(0);
+        let (mut outputs, mut sent) = (tested.completed(0, sized(0..1, bytes)), 1);
+        while let Some(Output::Read(limits)) =
+            outputs.iter().find(|output| matches!(output, Output::Read(_)))
+        {
+            let read = u64::from(limits.entries).min(limits.bytes / bytes).max(1);
+            tested.dispatched(sent);
+            outputs = tested.completed(sent, sized(sent..sent + read, bytes));
+            sent += read;
+        }
+        // And no more than the bytes that may be in the window, but for the last entry.
+        let most = Limits::default().window_bytes + bytes;
+        assert!((LINK_BYTES..most).contains(&(sent * bytes)), "{sent} entries of {bytes} bytes");
+    }
 }
 
 #[test]
