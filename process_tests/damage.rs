@@ -322,7 +322,7 @@ fn assert_costs_nothing_or_is_named(
     rng: &mut Rng,
 ) {
     let more = lines(LINES..LINES + 5);
-    let (mut served, mut refused) = (0, 0);
+    let (mut served, mut refused, mut moved) = (0, 0, 0);
     for damage in damages {
         patient.damage(name, damage, rng);
         match consumed(&patient.site.west) {
@@ -334,14 +334,25 @@ fn assert_costs_nothing_or_is_named(
             Err(said) => {
                 assert!(said.contains(name), "{name} {damage:?}: {said}");
                 patient.repair(name, damage);
-                let lines = consumed(&patient.site.west);
-                assert_eq!(lines.as_ref(), Ok(&patient.lines), "{name} {damage:?}");
+                match consumed(&patient.site.west) {
+                    Ok(lines) => assert_eq!(lines, patient.lines, "{name} {damage:?}"),
+                    Err(said) => {
+                        assert_still_named(&said, (name, damage));
+                        moved += 1;
+                    }
+                }
                 refused += 1;
             }
         }
         patient.heal();
     }
-    eprintln!("{name}: {served} served, {refused} refused");
+    eprintln!("{name}: {served} served, {refused} refused, {moved} of them still when mended");
+    assert!(refused < 8 || moved < refused, "{name}: nothing was mended to show that all is there");
+}
+
+/// What was damaged may have been copied to among other bytes, where the mending does not find it. It stays named then.
+fn assert_still_named(said: &str, which: (&str, Damage)) {
+    assert!(said.contains(which.0) && said.contains("damaged"), "{which:?}: {said}");
 }
 
 /// A region that serves in spite of damage takes more lines and keeps all that it has answered for, or says why not; with
@@ -360,5 +371,8 @@ fn assert_goes_on(patient: &Patient, more: &[String], which: (&str, Damage)) {
         patient.repair(name, damage);
         consumed(west)
     });
-    assert_eq!(held.as_ref(), Ok(&all), "{which:?}: lines are lost");
+    match held {
+        Ok(held) => assert_eq!(held, all, "{which:?}: lines are lost"),
+        Err(said) => assert_still_named(&said, which),
+    }
 }
