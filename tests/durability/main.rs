@@ -143,11 +143,12 @@ async fn script(west: &CrashDisk, east: &CrashDisk, known: &Known) -> Result<(),
     // What was released comes before what was published since.
     lane.drain().await?;
     assert!(lane.replicator.quarantine().is_empty(), "it was sent");
-    read(&target, known).await?;
     let again = known.answered.lock().await[AGAIN].1;
     known.sought.set(again).expect("once");
     lane.replicator.seek(StartAt::Position(again)).await.map_err(words)?;
     lane.drain().await?;
+    // With the session that it has opened, what came before is noted at the remote, and may go there.
+    read(&target, known).await?;
     lane.close().await?;
     // The next owner fences the last ledger and recovers it.
     source.forget_topics().await;
