@@ -28,8 +28,8 @@ use tokio::task::spawn_blocking;
 use super::exchange::Version;
 use super::store::{Expected, MetadataError, MetadataStore, Versioned};
 use crate::disk::{
-    Changed, DatabaseFile, Disk, Door, FileSpec, OpenFileError, Patience, Presence, Refused,
-    Remedy, WorkQueue,
+    Changed, DatabaseFile, Disk, Door, FileError, FileSpec, OpenFileError, Patience, Presence,
+    Refused, Remedy, WorkQueue,
 };
 use crate::id::LedgerId;
 use rows::{Counter, Rows, Stop};
@@ -54,16 +54,52 @@ const OPERATION_BYTES: usize = 64;
 /// Dropping it carries out what was accepted, closes the file and waits for the thread. Idle, it is a parked thread.
 pub struct LocalMetadataStore {
     file: PathBuf,
-    operations: Arc<WorkQueue<Operation>>,
+    operations: Arc<WorkQueue<Box<dyn Operation>>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the thread is asked for. An operation whose outcome is not durable in the end drops its end of the channel, and
-/// with that says that the outcome is unknown.
-type Operation = Box<dyn FnOnce(&mut Tables<'_>) -> Result<Reply, redb::Error> + Send>;
+/// What the thread is asked for. One that is dropped untold says with it that the outcome is unknown.
+trait Operation: Send {
+    fn carry_out(&mut self, tables: &mut Tables<'_>) -> Result<(), redb::Error>;
+    /// Tells the outcome, once it is durable or the turn has failed.
+    fn tell(self: Box<Self>, turn: Result<(), &FileError>);
+}
 
-/// Tells the outcome. Called once it is durable.
-type Reply = Box<dyn FnOnce()>;
+struct Asked<F, R> {
+    key: String,
+    file: PathBuf,
+    run: Option<F>,
+    answer: Option<Answer<R>>,
+    done: oneshot::Sender<Answer<R>>,
+}
+
+impl<F, R> Operation for Asked<F, R>
+where
+    F: FnOnce(&mut Tables<'_>) -> Result<R, Stop> + Send,
+    R: Send,
+{
+    fn carry_out(&mut self, tables: &mut Tables<'_>) -> Result<(), redb::Error> {
+        let run = self.run.take().expect("an operation is carried out once");
+        self.answer = Some(match run(tables) {
+            Ok(answer) => Ok(answer),
+            Err(Stop::Refused(error)) => Err(error),
+            Err(Stop::Damaged(row)) => Err(damaged(self.key.clone(), &self.file, &row)),
+            Err(Stop::Failed(error)) => return Err(error),
+        });
+        Ok(())
+    }
+
+    fn tell(self: Box<Self>, turn: Result<(), &FileError>) {
+        let answer = match turn {
+            Ok(()) => self.answer.expect("all of a turn that was committed was carried out"),
+            Err(error) => {
+                Err(MetadataError::Unavailable { key: self.key, reason: error.to_string() })
+            }
+        };
+        // Who asked may have lost interest.
+        let _ = self.done.send(answer);
+    }
+}
 
 /// What an operation is answered.
 type Answer<R> = Result<R, MetadataError>;
@@ -127,18 +163,12 @@ impl LocalMetadataStore {
         run: impl FnOnce(&mut Tables<'_>) -> Result<R, Stop> + Send + 'static,
     ) -> Answer<R> {
         let (done, told) = oneshot::channel();
-        let (asked, file) = (key.to_owned(), self.file.clone());
-        let operation: Operation = Box::new(move |tables| {
-            let answer = match run(tables) {
-                Ok(answer) => Ok(answer),
-                Err(Stop::Refused(error)) => Err(error),
-                Err(Stop::Damaged(row)) => Err(damaged(asked, &file, &row)),
-                Err(Stop::Failed(error)) => return Err(error),
-            };
-            Ok(Box::new(move || {
-                // Who asked may have lost interest.
-                let _ = done.send(answer);
-            }))
+        let operation: Box<dyn Operation> = Box::new(Asked {
+            key: key.to_owned(),
+            file: self.file.clone(),
+            run: Some(run),
+            answer: None,
+            done,
         });
         let unavailable =
             |reason: &str| MetadataError::Unavailable { key: key.into(), reason: reason.into() };
@@ -148,7 +178,7 @@ impl LocalMetadataStore {
         })?;
         told.await.map_err(|_| {
             let file = self.file.display();
-            unavailable(&format!("{file} is damaged or failed, as the log says, or it was closed"))
+            unavailable(&format!("{file} was closed, or its thread ended, as the log says then"))
         })?
     }
 }
@@ -209,7 +239,7 @@ impl Drop for LocalMetadataStore {
 
 /// The queue of the thread, as long as that runs. When it ends, orderly or not, what is in the queue is dropped, and
 /// with it the outcome is unknown.
-struct Serving<'q>(&'q WorkQueue<Operation>);
+struct Serving<'q>(&'q WorkQueue<Box<dyn Operation>>);
 
 impl Drop for Serving<'_> {
     fn drop(&mut self) {
@@ -218,7 +248,7 @@ impl Drop for Serving<'_> {
 }
 
 /// Carries out operations until the queue is closed.
-fn serve(file: &DatabaseFile, queue: &WorkQueue<Operation>) {
+fn serve(file: &DatabaseFile, queue: &WorkQueue<Box<dyn Operation>>) {
     let _serving = Serving(queue);
     let mut operations = Vec::new();
     let mut ephemeral = Ephemeral::new();
@@ -229,26 +259,23 @@ fn serve(file: &DatabaseFile, queue: &WorkQueue<Operation>) {
         }
         let committed = file.change(|transaction| {
             let mut tables = Tables::open(transaction, &ephemeral)?;
-            let replies: Result<Vec<Reply>, _> =
-                operations.drain(..).map(|operation| operation(&mut tables)).collect();
+            operations.iter_mut().try_for_each(|operation| operation.carry_out(&mut tables))?;
             let Tables { changed, ephemeral, .. } = tables;
             let changed_ephemeral = match ephemeral {
                 Cow::Owned(changed) => Some(changed),
                 Cow::Borrowed(_) => None,
             };
-            Ok(((replies?, changed_ephemeral), changed))
+            Ok((changed_ephemeral, changed))
         });
-        // What a failed turn did not get to is dropped like what it did.
-        operations.clear();
-        match committed {
-            Ok((replies, changed_ephemeral)) => {
-                if let Some(changed) = changed_ephemeral {
-                    ephemeral = changed;
-                }
-                replies.into_iter().for_each(|reply| reply());
+        let turn = committed.map(|changed| {
+            if let Some(changed) = changed {
+                ephemeral = changed;
             }
-            Err(error) => tracing::error!(%error, "operations of the metadata store failed"),
+        });
+        if let Err(error) = &turn {
+            tracing::error!(%error, "operations of the metadata store failed");
         }
+        operations.drain(..).for_each(|operation| operation.tell(turn.as_ref().copied()));
     }
 }
 
